@@ -43,6 +43,10 @@ class MappingError(AutomapError):
         self.path = path
 
 
+class TransformError(AutomapError):
+    """A transform that is not one, or that does not fit the arrays it is given."""
+
+
 class PinError(AutomapError):
     """A pin that names nothing, or that no mapping can satisfy.
 
