@@ -48,7 +48,8 @@ class Loss:
     Attributes:
         overflow: finite values that the new type cannot reach (inf in a float, out of range in an integer).
         underflow: values that were not zero and became zero.
-        inexact: values that a whole-number type could not hold as they were (a fraction cut off).
+        inexact: values that a whole-number type could not hold as they were (a fraction cut off), or whole numbers
+            that a float could not.
     """
 
     overflow: int = 0
@@ -111,9 +112,13 @@ def _loss(old: Array, new: Array, dtype: str) -> Loss:
     """Count what a cast lost. ``old`` and ``new`` hold the same elements; ``new`` has the type called ``dtype``."""
     wide = widen(new)
     if wide.dtype.kind in "fc":
+        infinite = ~np.isfinite(wide)
+        # A whole number that a float rounds is no longer the index or count that it was.
+        changed = (wide.astype(old.dtype) != old) & ~infinite if old.dtype.kind in "iu" else np.False_
         return Loss(
-            overflow=int(np.count_nonzero(np.isfinite(old) & ~np.isfinite(wide))),
+            overflow=int(np.count_nonzero(infinite & np.isfinite(old))),
             underflow=int(np.count_nonzero((old != 0) & (wide == 0))),
+            inexact=int(np.count_nonzero(changed)),
         )
     if wide.dtype.kind == "b":
         return Loss(inexact=int(np.count_nonzero((old != 0) & (old != 1))))

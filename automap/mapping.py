@@ -316,12 +316,15 @@ class Mapping:
             MappingError: the file cannot be written, or (``.csv``) the table cannot hold the mapping.
         """
         where = os.fspath(path)
-        text = self.to_csv() if where.lower().endswith(".csv") else self.to_json()
+        try:
+            text = self.to_csv().encode() if where.lower().endswith(".csv") else _encode(self.to_json())
+        except UnicodeEncodeError:
+            raise MappingError(f"{where}: a name in it has no UTF-8 form: write .json", where) from None
         whole = Path(os.path.realpath(where))
         part = whole.with_name(f".{whole.name}.{os.getpid()}.part")
         try:
             try:
-                part.write_bytes(_encode(text))
+                part.write_bytes(text)
                 part.replace(whole)
             finally:
                 part.unlink(missing_ok=True)
@@ -395,28 +398,31 @@ class Mapping:
     def from_csv(cls, text: str, path: str = "") -> Mapping:
         """The mapping of a table with the columns ``Pytorch`` and ``mindspore``, and ``transform`` where it is there.
 
-        Other columns are ignored. A PyTorch name with an empty cell beside it is left out on purpose. ``path`` is what an error calls the table.
+        Other columns are ignored. A PyTorch name with an empty cell beside it is left out on purpose. An error calls
+        the table ``path``.
 
         Raises:
             MappingError: a column is missing, a name appears twice, or a transform is not one.
         """
         at = path or "the table"
-        rows = [row for row in csv.reader(io.StringIO(text, newline="")) if any(row)]
-        header = [cell.strip().lower() for cell in rows[0]] if rows else []
+        reader = csv.reader(io.StringIO(text, newline=""))
+        try:
+            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)]
+        except csv.Error as e:
+            raise MappingError(f"{at}: line {reader.line_num} is no CSV: {e}", path) from None
+        header = [cell.lower() for cell in rows[0][1]] if rows else []
         if not {"pytorch", "mindspore"} <= set(header):
             raise MappingError(f"{at}: the first line must name the columns Pytorch,mindspore", path)
-        torch, mindspore = header.index("pytorch"), header.index("mindspore")
-        change = header.index("transform") if "transform" in header else None
         entries, dropped = [], []
-        for number, row in enumerate(rows[1:], 2):
-            row += [""] * (len(header) - len(row))
-            given, made = row[torch], row[mindspore]
-            try:
-                steps = from_text(row[change]) if change is not None else ()
-            except TransformError as e:
-                raise MappingError(f"{at}: row {number}: {e}", path) from None
+        for line, row in rows[1:]:
+            cells = dict(zip(header, row, strict=False))
+            given, made = cells.get("pytorch", ""), cells.get("mindspore", "")
             if not given:
-                raise MappingError(f"{at}: row {number} has no PyTorch name: fill it in or remove the row", path)
+                raise MappingError(f"{at}: line {line} has no PyTorch name: fill it in or remove the line", path)
+            try:
+                steps = from_text(cells.get("transform", ""))
+            except TransformError as e:
+                raise MappingError(f"{at}: line {line}: {e}", path) from None
             if not made:
                 dropped.append(Unmatched(given, "left out on purpose"))
             elif steps:

@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+import json
+from itertools import permutations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from automap import transforms
+from automap.dtypes import BFLOAT16, Array, cast, widen
+from automap.errors import TransformError
+from automap.transforms import OPERATIONS, Transform
+
+SHAPES = st.lists(st.integers(0, 4), min_size=1, max_size=4).map(tuple)
+DTYPES = st.sampled_from(["float32", "float16", "bfloat16", "int64", "bool"])
+
+
+def filled(shape: tuple[int, ...], dtype: str = "float32", start: int = 0) -> Array:
+    """Distinct values (as far as the type has them), so that a wrong place shows."""
+    return cast(np.arange(start, start + int(np.prod(shape))).reshape(shape), dtype)[0]
+
+
+def same(a: Array, b: Array) -> bool:
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+# One strategy for every operation: a transform, and arrays that it takes. -------------------------------------------
+
+
+@st.composite
+def reshape(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
+    shape = draw(SHAPES)
+    parts = [1, *shape] if draw(st.booleans()) else [int(np.prod(shape))]
+    args = {"shape": draw(st.permutations(parts)), **({"before": shape} if draw(st.booleans()) else {})}
+    return Transform("reshape", args), [filled(shape, draw(DTYPES), i) for i in range(draw(st.integers(1, 2)))]
+
+
+@st.composite
+def transpose(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
+    shape = draw(SHAPES)
+    axes = draw(st.permutations(range(len(shape))))
+    return Transform("transpose", {"axes": axes}), [filled(shape, draw(DTYPES))]
+
+
+@st.composite
+def concat(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
+    shape, dtype = draw(SHAPES), draw(DTYPES)
+    axis = draw(st.integers(0, len(shape) - 1))
+    sizes = draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))
+    args = {"axis": axis, **({"sizes": sizes} if draw(st.booleans()) else {})}
+    return Transform("concat", args), [
+        filled((*shape[:axis], n, *shape[axis + 1 :]), dtype, 10 * i) for i, n in enumerate(sizes)
+    ]
+
+
+@st.composite
+def split(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
+    joined, arrays = draw(concat())
+    axis = joined.args["axis"]
+    return Transform("split", {"axis": axis, "sizes": [a.shape[axis] for a in arrays]}), [np.concatenate(arrays, axis)]
+
+
+@st.composite
+def stack(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
+    shape, dtype = draw(SHAPES), draw(DTYPES)
+    arrays = [filled(shape, dtype, 10 * i) for i in range(draw(st.integers(1, 3)))]
+    return Transform("stack", {"axis": draw(st.integers(0, len(shape)))}), arrays
+
+
+@st.composite
+def unstack(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
+    joined, arrays = draw(stack())
+    return Transform("unstack", joined.args | {"count": len(arrays)}), [np.stack(arrays, joined.args["axis"])]
+
+
+@st.composite
+def cast_(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
+    # Small whole numbers are exact in every one of these, so that the way back gives the same.
+    before, dtype = draw(st.permutations(["float32", "float16", "bfloat16", "int64", "float64"]))[:2]
+    return Transform("cast", {"dtype": dtype, "before": before}), [filled(draw(SHAPES), before)]
+
+
+CASES = {
+    "reshape": reshape(),
+    "transpose": transpose(),
+    "concat": concat(),
+    "split": split(),
+    "stack": stack(),
+    "unstack": unstack(),
+    "cast": cast_(),
+}
+
+
+def test_every_operation_has_a_case() -> None:
+    assert CASES.keys() == OPERATIONS.keys()
+
+
+@pytest.mark.parametrize("op", CASES)
+@given(data=st.data())
+def test_operation(op: str, data: st.DataObject) -> None:
+    t, arrays = data.draw(CASES[op])
+    shapes = [a.shape for a in arrays]
+    made = transforms.apply([t], arrays)
+    assert transforms.shape_after([t], shapes) == tuple(a.shape for a in made)
+    assert transforms.count_after([t], len(arrays)) == len(made)
+    undone = transforms.inverse([t], shapes)
+    back = transforms.apply(undone, made)
+    assert len(back) == len(arrays)
+    assert all(map(same, arrays, back))
+    assert transforms.apply(transforms.inverse(undone, [a.shape for a in made]), back)
+    assert transforms.from_json(json.loads(json.dumps(transforms.to_json([t])))) == (t,)
+    assert transforms.from_text(transforms.to_text([t, t])) == (t, t)
+
+
+@given(data=st.data())
+def test_chain(data: st.DataObject) -> None:
+    """A chain is undone as a whole, from the shapes that go into it."""
+    cut, arrays = data.draw(split())
+    chain, shapes = [cut], transforms.shape_after([cut], [a.shape for a in arrays])
+    if len(set(shapes)) == 1:
+        chain.append(Transform("reshape", {"shape": [int(np.prod(shapes[0])), 1]}))
+        chain.append(Transform("transpose", {"axes": [1, 0]}))
+        chain.append(Transform("stack", {"axis": 1}))
+    before = [a.shape for a in arrays]
+    made = transforms.apply(chain, arrays)
+    assert transforms.shape_after(chain, before) == tuple(a.shape for a in made)
+    assert all(map(same, arrays, transforms.apply(transforms.inverse(chain, before), made)))
+
+
+# What each one does, spelled out: an inverse pair that is wrong twice would pass the properties. --------------------
+
+
+def test_meaning() -> None:
+    x = np.arange(6).reshape(2, 3)
+
+    def run(op: str, *arrays: Array, **args: object) -> list[list[object]]:
+        return [a.tolist() for a in transforms.apply([Transform(op, args)], arrays)]
+
+    assert run("reshape", x, shape=[3, 1, 2]) == [[[[0, 1]], [[2, 3]], [[4, 5]]]]
+    assert run("transpose", x, axes=[1, 0]) == [[[0, 3], [1, 4], [2, 5]]]
+    assert run("concat", x, x[:1], axis=0) == [[[0, 1, 2], [3, 4, 5], [0, 1, 2]]]
+    assert run("split", x, axis=1, sizes=[1, 2]) == [[[0], [3]], [[1, 2], [4, 5]]]
+    assert run("stack", x[0], x[1], axis=1) == [[[0, 3], [1, 4], [2, 5]]]
+    assert run("unstack", x, axis=1, count=3) == [[0, 3], [1, 4], [2, 5]]
+    assert run("cast", x, dtype="bool") == [[[False, True, True], [True, True, True]]]
+
+
+@pytest.mark.parametrize("axes", list(permutations(range(3))))
+def test_transpose_is_numpys(axes: tuple[int, ...]) -> None:
+    x = filled((2, 3, 4))
+    assert same(transforms.apply([Transform("transpose", {"axes": axes})], [x])[0], x.transpose(axes))
+
+
+@pytest.mark.parametrize(
+    "chain",
+    ["reshape(shape=[6])", "transpose(axes=[1, 0])", "split(axis=0, sizes=[1, 1])", "unstack(axis=1, count=3)"],
+)
+def test_views_where_possible(chain: str) -> None:
+    x = filled((2, 3))
+    assert all(np.shares_memory(x, a) for a in transforms.apply(transforms.from_text(chain), [x]))
+
+
+def test_text_form() -> None:
+    chain = (Transform("split", {"axis": np.int64(0), "sizes": (64, 64)}), Transform("cast", {"dtype": "float16"}))
+    assert transforms.to_text(chain) == 'split(axis=0, sizes=[64, 64]) | cast(dtype="float16")'
+    assert transforms.from_text("") == ()
+    assert transforms.to_json(chain)[0] == {"op": "split", "axis": 0, "sizes": [64, 64]}
+
+
+def test_argument_order_does_not_matter() -> None:
+    a = Transform("split", {"sizes": [1], "axis": 0})
+    assert a == Transform("split", {"axis": 0, "sizes": (1,)})
+    assert list(a.args) == ["axis", "sizes"]
+
+
+def test_inverse_without_shapes() -> None:
+    """The arguments alone are enough where they are complete, so that a mapping file can be inverted."""
+    chain = transforms.from_text("reshape(shape=[2, 1, 3], before=[2, 3]) | split(axis=0, sizes=[1, 1])")
+    undone = transforms.inverse(chain, [None])
+    assert transforms.to_text(undone) == "concat(axis=0, sizes=[1, 1]) | reshape(shape=[2, 3], before=[2, 1, 3])"
+    assert transforms.inverse(undone, [None, None]) == chain
+    assert transforms.inverse([Transform("stack", {"axis": 0})], [None, None, None]) == (
+        Transform("unstack", {"axis": 0, "count": 3}),
+    )
+    # A reshape tells the shape that follows it.
+    known = transforms.from_text("reshape(shape=[6], before=[2, 3]) | reshape(shape=[3, 2])")
+    assert transforms.apply(transforms.inverse(known, [None]), [filled((3, 2))])[0].shape == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("chain", "shapes", "message"),
+    [
+        ("reshape(shape=[6])", [None], 'reshape to [6] has no inverse without the shape "before"'),
+        ("concat(axis=0)", [None, None], 'concat has no inverse without its "sizes"'),
+        ('cast(dtype="int8")', [(2,)], 'cast to int8 has no inverse without the type "before"'),
+        ("reshape(shape=[6])", [(2, 3), (3, 2)], 'reshape to [6] has no inverse without the shape "before"'),
+    ],
+)
+def test_no_inverse(chain: str, shapes: list[tuple[int, ...] | None], message: str) -> None:
+    with pytest.raises(TransformError) as e:
+        transforms.inverse(transforms.from_text(chain), shapes)
+    assert str(e.value) == message
+
+
+@pytest.mark.parametrize(
+    ("chain", "shapes", "message"),
+    [
+        ("reshape(shape=[5])", [(2, 3)], "reshape to [5] does not fit [2, 3]"),
+        ("reshape(shape=[6], before=[6, 1])", [(2, 3)], "reshape is from [6, 1], not from [2, 3]"),
+        ("transpose(axes=[1, 0])", [(2, 3, 1)], "transpose by [1, 0] does not fit [2, 3, 1]"),
+        ("concat(axis=0)", [(2, 3), (2, 4)], "concat along axis 0 does not fit [2, 3], [2, 4]"),
+        ("concat(axis=1)", [(2,), (3,)], "concat along axis 1 does not fit [2], [3]"),
+        ("concat(axis=0)", [(2,), (2, 2)], "concat along axis 0 does not fit [2], [2, 2]"),
+        ("concat(axis=0, sizes=[2, 2])", [(2,), (3,)], "concat of sizes [2, 2] along axis 0 is given [2, 3]"),
+        ("concat(axis=0, sizes=[2, 2])", [(2,)], "concat of 2 arrays is given 1"),
+        ("split(axis=0, sizes=[1, 2])", [(2, 3)], "split into [1, 2] along axis 0 does not fit [2, 3]"),
+        ("split(axis=0, sizes=[1, 1])", [(2,), (2,)], "split takes one array, not 2"),
+        ("stack(axis=0)", [(2,), (3,)], "stack along axis 0 does not fit [2], [3]"),
+        ("stack(axis=2)", [(2,), (2,)], "stack along axis 2 does not fit [2], [2]"),
+        ("unstack(axis=0, count=3)", [(2, 3)], "unstack of 3 along axis 0 does not fit [2, 3]"),
+        ("unstack(axis=0, count=2)", [(2,), (2,)], "unstack takes one array, not 2"),
+    ],
+)
+def test_shapes_that_do_not_fit(chain: str, shapes: list[tuple[int, ...]], message: str) -> None:
+    steps = transforms.from_text(chain)
+    with pytest.raises(TransformError) as e:
+        transforms.shape_after(steps, shapes)
+    assert str(e.value) == message
+    with pytest.raises(TransformError) as e:  # the same word with arrays, before NumPy says anything
+        transforms.apply(steps, [filled(s) for s in shapes])
+    assert str(e.value) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ([{"op": "flip"}], "no transform 'flip'; there are reshape, transpose, concat, split, stack, unstack, cast"),
+        ([{"op": "split", "axis": 0}], "split needs 'sizes'"),
+        ([{"op": "split", "axis": 0, "sizes": []}], "split: sizes must be a list of whole numbers from 0 on, not []"),
+        ([{"op": "stack", "dim": 0}], "stack takes axis, not 'dim'"),
+        ([{"op": "stack", "axis": -1}], "stack: axis must be a whole number from 0 on, not -1"),
+        ([{"op": "stack", "axis": True}], "stack: axis must be a whole number from 0 on, not True"),
+        ([{"op": "unstack", "axis": 0, "count": 0}], "unstack: count must be a whole number from 1 on, not 0"),
+        ([{"op": "reshape", "shape": [-1]}], "reshape: shape must be a list of whole numbers from 0 on, not [-1]"),
+        (
+            [{"op": "transpose", "axes": [0, 2]}],
+            "transpose: axes must name every axis once, such as [1, 0], not [0, 2]",
+        ),
+        ([["reshape"]], "a step of a transform is {\"op\": name, …}, not ['reshape']"),
+        ({"op": "stack"}, "a transform is a list of {\"op\": …}, not {'op': 'stack'}"),
+    ],
+)
+def test_what_is_no_transform(value: object, message: str) -> None:
+    with pytest.raises(TransformError) as e:
+        transforms.from_json(value)
+    assert str(e.value) == message
+
+
+def test_unknown_dtype() -> None:
+    with pytest.raises(TransformError, match=r"cast: dtype must be one of float16, bfloat16, .* not 'float8'"):
+        Transform("cast", {"dtype": "float8"})
+
+
+@pytest.mark.parametrize(
+    "text", ["reshape", "reshape([6])", "reshape(shape=[6]) + stack(axis=0)", "stack(axis=x)", "(("]
+)
+def test_what_is_no_text(text: str) -> None:
+    with pytest.raises(TransformError, match="is no transform; one looks like transpose"):
+        transforms.from_text(text)
+
+
+# Element types. -----------------------------------------------------------------------------------------------------
+
+
+@given(st.integers(0, 2**16 - 1))
+def test_bfloat16_is_exact_in_float32(bits: int) -> None:
+    x = np.array([bits], "<u2").view(BFLOAT16)
+    wide = widen(x)
+    assert wide.view(np.uint32)[0] == bits << 16
+    back, loss = cast(wide, "bfloat16")
+    assert loss.overflow == loss.underflow == 0
+    if np.isnan(wide[0]):
+        assert np.isnan(widen(back)[0])
+    else:
+        assert same(back, x)
+
+
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+def test_bfloat16_is_nearest(value: float) -> None:
+    """Against the slow, obvious twin: of the two neighbours the nearer one, of two equally near the even one."""
+    x = np.array([value], np.float32)
+    down = int(x.view(np.uint32)[0]) >> 16
+    near = np.array([down, down + 1], "<u2")
+    exact = widen(near.view(BFLOAT16)).astype(np.float64)
+    exact[np.isinf(exact)] = np.copysign(2.0**128, value)  # where the next step of the grid would be
+    gap = np.abs(exact - float(x[0]))
+    best = near[0] if gap[0] < gap[1] or (gap[0] == gap[1] and near[0] % 2 == 0) else near[1]
+    assert cast(x, "bfloat16")[0].view("<u2")[0] == best
+
+
+def test_losses_are_counted() -> None:
+    _, loss = cast(np.array([1e6, -1e6, np.inf, 1e-9, 0.0, 1.0, np.nan], np.float32), "float16")
+    assert (loss.overflow, loss.underflow, loss.inexact) == (2, 1, 0)
+    _, loss = cast(np.array([3.4e38, 1e-45], np.float32), "bfloat16")
+    assert (loss.overflow, loss.underflow) == (1, 1)
+    _, loss = cast(np.array([300, -1, 5]), "uint8")
+    assert loss.overflow == 2
+    _, loss = cast(np.array([2**63], np.uint64), "int64")
+    assert loss.overflow == 1
+    _, loss = cast(np.array([1.5, 2.0, 300.0, np.nan, -128.9]), "int8")
+    assert (loss.overflow, loss.inexact) == (2, 2)
+    _, loss = cast(np.array([0, 1, 2]), "bool")
+    assert loss.inexact == 1
+    _, loss = cast(np.array([2**24 + 1]), "float32")
+    assert (loss.overflow, loss.inexact) == (0, 1)
+    same_type = np.ones(3, np.float32)
+    assert cast(same_type, "float32")[0] is same_type
+
+
+def test_no_way_from_complex_to_real() -> None:
+    with pytest.raises(TransformError, match="no way from complex64 to float32"):
+        cast(np.ones(2, np.complex64), "float32")
