@@ -379,7 +379,8 @@ class Mapping:
         between them. Unmatched names, confidence and evidence are not in it.
 
         Raises:
-            MappingError: the direction is MindSpore to PyTorch, or a name with ``;`` is joined or split.
+            MappingError: the direction is MindSpore to PyTorch, or the table cannot hold a name: one with a space at
+                an end, a carriage return, or (beside a transform) a ``;``.
         """
         if self.reverse:
             raise MappingError("a table leads from PyTorch to MindSpore: write the mapping before it is inverted")
@@ -388,8 +389,9 @@ class Mapping:
         table = csv.writer(out, lineterminator="\n")
         table.writerow([*TABLE, "transform"] if more else TABLE)
         for e in self.entries:
-            if e.transform and any(";" in name for name in e.torch + e.mindspore):
-                raise MappingError(f"entry {e}: the table cannot hold a name with ';' here: write .json")
+            for name in e.torch + e.mindspore:
+                if not name or name != name.strip() or "\r" in name or (e.transform and ";" in name):
+                    raise MappingError(f"entry {e}: the table cannot hold this name: write .json")
             row = [";".join(e.torch), ";".join(e.mindspore)]
             table.writerow([*row, to_text(e.transform)] if more else row)
         return out.getvalue()
