@@ -38,6 +38,8 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "complex128": np.dtype("complex128"),
 }
 
+_SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -64,6 +66,23 @@ def dtype_name(array: Array) -> str:
     return array.dtype.name
 
 
+def parse_dtype(value: object) -> str:
+    """The name of an element type, given as a name, a short name (``bf16``), or a dtype of NumPy or either framework.
+
+    Raises:
+        TransformError: there is no such type.
+    """
+    try:
+        name = dtype_name(np.empty(0, value))  # type: ignore[call-overload]
+    except TypeError:
+        # torch.float16 and mindspore.float16 print as "torch.float16" and "Float16".
+        name = str(value).rpartition(".")[2].lower()
+    name = _SHORT.get(name, name)
+    if name not in DTYPES:
+        raise TransformError(f"no element type {value!r}; there are {', '.join(DTYPES)}")
+    return name
+
+
 def is_float(name: str) -> bool:
     """Whether a type of this name holds real floating-point numbers."""
     return name in _FLOATS
@@ -88,6 +107,33 @@ def cast(array: Array, dtype: str) -> tuple[Array, Loss]:
     with np.errstate(all="ignore"):
         new = _to_bfloat16(values) if dtype == "bfloat16" else values.astype(DTYPES[dtype])
         return new, _loss(values, new, dtype)
+
+
+def is_exact(old: str, new: str) -> bool:
+    """Whether a cast from one type to the other keeps every value."""
+    if old == "bfloat16":
+        return new in ("bfloat16", "float32", "float64")
+    return new != "bfloat16" and np.can_cast(DTYPES[old], DTYPES[new])
+
+
+def nans(array: Array) -> int:
+    """How many elements are not a number."""
+    if array.dtype.kind not in "fc" and dtype_name(array) != "bfloat16":
+        return 0
+    return int(np.count_nonzero(np.isnan(widen(array))))
+
+
+def is_zero(array: Array) -> bool:
+    """Whether all elements are zero (of either sign)."""
+    return not widen(array).any()
+
+
+def is_same(a: Array, b: Array) -> bool:
+    """Whether two arrays have one type and shape and the same bits, NaN and signed zeros included."""
+    if a.shape != b.shape or dtype_name(a) != dtype_name(b):
+        return False
+    bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b)]
+    return np.array_equal(*bits)
 
 
 def widen(array: Array) -> Array:
