@@ -95,3 +95,15 @@ class NotRunnableError(AutomapError):
     def __init__(self, message: str, operation: str = "") -> None:
         super().__init__(message)
         self.operation = operation
+
+
+class LockError(AutomapError):
+    """A lock file of the regression check that cannot be read or written.
+
+    Attributes:
+        path: the lock file.
+    """
+
+    def __init__(self, message: str, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path

@@ -1,0 +1,204 @@
+"""Runs a MindSpore network for validation: inference mode, NumPy in and out, everything put back afterwards.
+
+It imports MindSpore, and is itself imported only where a MindSpore network has to run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from scipy import special
+
+# The edge comes first: it prepares the environment for MindSpore.
+from automap import mindspore_edge as edge, running  # isort: skip
+import mindspore as ms
+from mindspore.common import seed as _ms_seed
+
+try:
+    from mindspore.graph.api import _pynative_executor
+except ImportError:  # before MindSpore 2.9
+    from mindspore.common.api import _pynative_executor
+
+from automap.dtypes import Array, widen
+from automap.errors import AutomapError, NotRunnableError
+from automap.graph import Framework
+from automap.running import Forward, Inputs
+
+#: Messages about an operation without a kernel on this device; the group names it.
+_LACKS = (
+    re.compile(r"Unsupported op \[(\w+)\] on"),
+    re.compile(r"The kernel (\w+) unregistered"),
+    re.compile(r"Not found op (\w+) on device"),
+    re.compile(r"Create kernelmod for op (\w+) failed"),
+)
+#: Messages about an operation without a kernel for an element type. A type that ordinary inputs have is the input's
+#: fault, one that only a network in low precision has is this machine's.
+_LACKS_TYPE = (
+    re.compile(r"Select \w+ operator\[(\w+)\] fail.*but get input.*?(BFloat16|Float16|Float8\w*)", re.S),
+    re.compile(
+        r"For primitive\[(\w+)\].*must be a type of.*but got Tensor\[(BFloat16|Float16|Float8\w*|Float64)\]", re.S
+    ),
+)
+
+_WRAPPERS = (ms.nn.TrainOneStepCell, ms.nn.WithLossCell)
+
+
+class Runner:
+    """Runs one MindSpore network; see :class:`automap.running.Runner`."""
+
+    framework: Framework = "mindspore"
+
+    def __init__(self, model: ms.nn.Cell) -> None:
+        # What wraps a network for training would train it.
+        while isinstance(model, _WRAPPERS):
+            model = model.network if isinstance(model, ms.nn.TrainOneStepCell) else model.backbone_network
+        self.model = model
+        # The names as they are before any forward: slicing a CellList renames the parameters in it.
+        self._parameters = {p.name: p for _, p in model.parameters_and_names()}
+        floats = {str(p.dtype).lower() for p in self._parameters.values() if "float" in str(p.dtype).lower()}
+        self._float = getattr(ms, next(iter(floats))) if len(floats) == 1 else None
+        self.dtype = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in floats), "float32")
+
+    def state(self) -> dict[str, Array]:
+        return {name: edge.array_of(p, name) for name, p in self._parameters.items()}
+
+    @contextmanager
+    def holding(self, state: Mapping[str, Array]) -> Iterator[None]:
+        running.check_fit(state, {name: tuple(p.shape) for name, p in self._parameters.items()}, "mindspore")
+        with _weights_kept(self.model):
+            for name, array in state.items():
+                self._parameters[name].set_data(edge.parameter(array))
+            yield
+
+    def run(self, inputs: Inputs, forward: Forward | None = None) -> Any:
+        with _unchanged(self.model):
+            self.model.set_train(False)
+            call = forward or running.call
+            try:
+                if isinstance(inputs, dict):
+                    out = call(self.model, **{name: self._tensor(a) for name, a in inputs.items()})
+                else:
+                    out = call(self.model, *map(self._tensor, inputs))
+                # Kernels run later than they are called: what fails in one is only known now.
+                _pynative_executor.sync()
+                return running.nested_to_numpy(out, _output)
+            except Exception as error:
+                _forget_failures()
+                raise _translated(error, inputs) from error
+
+    def _tensor(self, array: Array) -> ms.Tensor:
+        tensor = ms.Tensor(np.ascontiguousarray(array))
+        return tensor.astype(self._float) if self._float is not None and array.dtype.kind == "f" else tensor
+
+
+def _forget_failures() -> None:
+    """Wait for kernels that are still under way: a second failure would come to light in the user's next call."""
+    with contextlib.suppress(Exception):
+        _pynative_executor.sync()
+
+
+@contextmanager
+def _unchanged(model: ms.nn.Cell) -> Iterator[None]:
+    """Weights, their names, training flags, mode, jit switch and random state as they were, afterwards."""
+    cells = [(cell, cell.training, cell.phase) for _, cell in model.cells_and_names()]
+    mode, jit = ms.get_context("mode"), os.environ.get("MS_JIT")
+    generator, kernel_seeds = ms.get_rng_state(), dict(getattr(_ms_seed, "_KERNEL_SEED", {}))
+    with running.python_randomness_kept(), _weights_kept(model):
+        try:
+            if mode != ms.PYNATIVE_MODE:
+                ms.set_context(mode=ms.PYNATIVE_MODE)
+            os.environ["MS_JIT"] = "0"  # read at every call: a construct under @ms.jit runs as plain Python
+            yield
+        finally:
+            if jit is None:
+                del os.environ["MS_JIT"]
+            else:
+                os.environ["MS_JIT"] = jit
+            if mode != ms.PYNATIVE_MODE:
+                ms.set_context(mode=mode)
+            for cell, training, phase in cells:
+                cell.add_flags(training=training)
+                cell.phase = phase
+            ms.set_rng_state(generator)
+            if kernel_seeds:
+                _ms_seed._KERNEL_SEED.clear()
+                _ms_seed._KERNEL_SEED.update(kernel_seeds)
+
+
+@contextmanager
+def _weights_kept(model: ms.nn.Cell) -> Iterator[None]:
+    """The values and the names of all parameters as they were, afterwards."""
+    kept = [(p, p.name, p.asnumpy().copy()) for _, p in model.parameters_and_names()]
+    checked = [(cell, cell._is_check_and_refresh) for _, cell in model.cells_and_names()]
+    try:
+        yield
+    finally:
+        for parameter, name, value in kept:
+            parameter.set_data(ms.Tensor(value))
+            parameter.name = name
+        # Names that MindSpore repairs at the first call are repaired again at the user's own first call.
+        for cell, flag in checked:
+            cell._is_check_and_refresh = flag
+
+
+@functools.lru_cache(maxsize=1)
+def kernel_noise() -> dict[str, float]:
+    """How far the kernels of this machine are off, by the operation's name in ATen, measured on -6 to 6.
+
+    The greatest error of each, relative to the value where that exceeds one. Operations that are as good as their
+    element type are left out: rounding covers them.
+    """
+    x = np.linspace(-6, 6, 4001, dtype=np.float32)
+    wide = x.astype(np.float64)
+    sigmoid = special.expit(wide)
+    table: dict[str, tuple[Callable[[ms.Tensor], ms.Tensor], Array]] = {
+        "tanh": (ms.ops.tanh, np.tanh(wide)),
+        "exp": (ms.ops.exp, np.exp(wide)),
+        "erf": (ms.ops.erf, special.erf(wide)),
+        "sigmoid": (ms.ops.sigmoid, sigmoid),
+        "silu": (ms.ops.silu, wide * sigmoid),
+        "gelu": (ms.nn.GELU(approximate=False), wide * special.ndtr(wide)),
+        "elu": (ms.ops.elu, np.where(wide > 0, wide, np.expm1(wide))),
+        "softplus": (ms.ops.softplus, np.log1p(np.exp(wide))),
+        "sin": (ms.ops.sin, np.sin(wide)),
+        "cos": (ms.ops.cos, np.cos(wide)),
+    }
+    found = {}
+    for name, (operation, expected) in table.items():
+        try:
+            error = np.abs(operation(ms.Tensor(x)).asnumpy() - expected) / np.maximum(1, np.abs(expected))
+        except (RuntimeError, TypeError, ValueError):
+            continue  # no kernel here: then no network that can run uses it
+        if error.max() > 4 * np.finfo(np.float32).eps:
+            found[name] = float(error.max())
+    return found
+
+
+def _output(value: Any) -> Array | None:
+    return widen(edge.array_of(value, "an output")) if isinstance(value, ms.Tensor) else None
+
+
+def _translated(error: Exception, inputs: Inputs) -> AutomapError:
+    """A framework's error as one of automap's: an operation without a kernel, or inputs that do not fit."""
+    text = str(error)
+    for pattern in _LACKS:
+        if found := pattern.search(text):
+            return _not_runnable(found[1], found[1], error)
+    for pattern in _LACKS_TYPE:
+        if found := pattern.search(text):
+            return _not_runnable(found[1], f"{found[1]} in {found[2].lower()}", error)
+    return running.refused(error, inputs, "mindspore")
+
+
+def _not_runnable(operation: str, what: str, error: Exception) -> NotRunnableError:
+    device = ms.get_context("device_target")
+    return NotRunnableError(
+        f"the MindSpore network cannot run here, {what} has no kernel on {device}: {running.one_line(error)}", operation
+    )

@@ -1,0 +1,144 @@
+"""What running a network means, whatever its framework: the runner's protocol, and what both runners share."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from automap.dtypes import Array, dtype_name
+from automap.errors import AutomapError, ConversionError, InputError
+from automap.graph import Framework
+
+#: Arrays for a forward, by position or by keyword.
+Inputs = list[Array] | dict[str, Array]
+
+#: What can stand in for a network's own forward: it is called as ``forward(model, *inputs)`` (or ``**inputs``).
+Forward = Callable[..., Any]
+
+FRAMEWORK_NAMES: dict[Framework, str] = {"torch": "PyTorch", "mindspore": "MindSpore"}
+
+
+class Runner(Protocol):
+    """Runs one network as often as needed and leaves it as it was.
+
+    Attributes:
+        framework: ``"torch"`` or ``"mindspore"``.
+        dtype: the element type of the network's floating-point parameters, the coarsest of several.
+    """
+
+    framework: Framework
+    dtype: str
+
+    def state(self) -> dict[str, Array]:
+        """A copy of every parameter (and, in PyTorch, persistent buffer), by name."""
+
+    def holding(self, state: Mapping[str, Array]) -> AbstractContextManager[None]:
+        """The network with other values, its own again afterwards. Names that ``state`` lacks keep their values.
+
+        Raises:
+            ConversionError: ``state`` has a name that the network lacks, or another shape; all of them are named.
+        """
+
+    def run(self, inputs: Inputs, forward: Forward | None = None) -> Any:
+        """One forward in inference mode; whatever it changes is put back.
+
+        Integer and boolean inputs keep their type; floating-point inputs arrive in the type of the network's own
+        parameters, if they have but one.
+
+        Returns:
+            The outputs as nested tuples and dicts of arrays (bfloat16 as float32). None, and a thing that is no
+            number (its class name in a ``str``), stay in their place.
+
+        Raises:
+            InputError: the network does not take these inputs; the framework's own words are in the message.
+            NotRunnableError: an operation has no kernel on this machine.
+        """
+
+
+def call(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """The plain forward of a network."""
+    return model(*args, **kwargs)
+
+
+def check_fit(state: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], framework: Framework) -> None:
+    """Refuse values that a network cannot hold.
+
+    Raises:
+        ConversionError: a name that the network lacks, or another shape; all of them are named.
+    """
+    side = FRAMEWORK_NAMES[framework]
+    offenders = []
+    for name, array in state.items():
+        if name not in shapes:
+            offenders.append(f"{name}: the {side} network has no such parameter")
+        elif shapes[name] != array.shape:
+            offenders.append(f"{name}: shape {array.shape}, {shapes[name]} in the {side} network")
+    if offenders:
+        raise ConversionError(f"the weights do not fit the {side} network: {'; '.join(offenders)}", offenders)
+
+
+@contextmanager
+def python_randomness_kept() -> Iterator[None]:
+    """Python's and NumPy's global random state as it was, afterwards."""
+    numpy_state, python_state = np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        np.random.set_state(numpy_state)
+        random.setstate(python_state)
+
+
+def nested_to_numpy(value: Any, leaf: Callable[[Any], Array | None]) -> Any:
+    """Outputs of any form as nested tuples and dicts of arrays.
+
+    Args:
+        value: what a network returned: a tensor, a number, None, or tuples, lists, dicts and dataclasses of these.
+        leaf: a tensor of the framework to an array, or None for anything else.
+    """
+    array = leaf(value)
+    if array is not None:
+        return array
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (bool, int, float, complex, np.ndarray, np.generic)):
+        return np.asarray(value)
+    if isinstance(value, Mapping):
+        return {str(k): nested_to_numpy(v, leaf) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(nested_to_numpy(v, leaf) for v in value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: nested_to_numpy(getattr(value, f.name), leaf) for f in dataclasses.fields(value)}
+    return type(value).__name__
+
+
+def describe_inputs(inputs: Inputs) -> str:
+    """Inputs in words: ``float32[2,3,8,8], mask=bool[2,8]``."""
+
+    def one(array: Array) -> str:
+        return f"{dtype_name(array)}[{','.join(map(str, array.shape))}]"
+
+    if isinstance(inputs, dict):
+        return ", ".join(f"{name}={one(array)}" for name, array in inputs.items())
+    return ", ".join(map(one, inputs)) or "no input"
+
+
+def one_line(error: BaseException, limit: int = 300) -> str:
+    """What a framework said, in one line: without its rulers, its call stack, and what exceeds ``limit`` characters."""
+    text, _, _ = str(error).partition("C++ Call Stack")
+    words = " ".join(w for w in text.split() if w.strip("-"))
+    words = words or type(error).__name__
+    return words if len(words) <= limit else words[: limit - 2].rstrip() + " …"
+
+
+def refused(error: Exception, inputs: Inputs, framework: Framework) -> AutomapError:
+    """The error for inputs that a network does not take, in the framework's own words."""
+    shown = describe_inputs(inputs)
+    kind = type(error).__name__
+    return InputError(
+        f"the {FRAMEWORK_NAMES[framework]} network does not run on {shown}: {kind}: {one_line(error)}", shown
+    )

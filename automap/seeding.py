@@ -1,0 +1,88 @@
+"""Seeded weights under which every parameter of a network matters: a pure function of the seed and the names."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+
+from automap.dtypes import Array, cast, is_float
+from automap.graph import Listing, Param
+
+#: Parts of a leaf's name that tell a vector added to the signal (a token, a position) from a matrix of weights.
+_ADDED = ("emb", "latent", "pos", "prompt", "table", "token")
+
+
+def generator(seed: int, name: str) -> np.random.Generator:
+    """NumPy's generator for one name: the same numbers wherever the seed and the name are the same."""
+    digest = hashlib.sha256(f"{seed}\0{name}".encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest[:16], "little")))
+
+
+def seeded_weights(listing: Listing, seed: int = 0) -> dict[str, Array]:
+    """Values for a PyTorch network under which a wrong mapping shows in its outputs.
+
+    Nothing is at its default. Weights of norms and layer scales spread around one, biases and running means around
+    zero; running variances are positive; embeddings have unit scale; weights of linear and convolutional layers are
+    scaled by their fan-in, so that the signal of a deep network neither explodes nor dies out.
+
+    Args:
+        listing: of a PyTorch network whose shapes are known.
+        seed: any whole number.
+
+    Returns:
+        An array in the parameter's own element type for every floating-point parameter and running statistic. What
+        the network fills in itself (whole-number buffers, tables of positions, masks) is left out.
+    """
+    values: dict[str, Array] = {}
+    for param in listing:
+        dtype = param.dtype or "float32"
+        if param.shape is None or not is_float(dtype):
+            continue
+        if tied := [name for name in param.aliases if name in values]:
+            values[param.name] = values[tied[0]]
+            continue
+        array = _values(param, param.shape, generator(seed, param.name))
+        if array is not None:
+            values[param.name], _ = cast(array, dtype)
+    return values
+
+
+def _values(param: Param, shape: tuple[int, ...], rng: np.random.Generator) -> Array | None:
+    """The values in float32, or None for a buffer that the network fills in itself."""
+    leaf, owner = param.leaf.lower(), (param.owner or "").lower()
+    long = sum(d > 1 for d in shape)  # a vector, whatever its shape, has one dimension that is longer than 1
+    if leaf == "running_var":
+        return _around_one(rng, shape)
+    if leaf == "running_mean":
+        return _normal(rng, shape, 0.2)
+    if param.kind != "parameter":
+        return None
+    if ("bias" in leaf and "table" not in leaf) or (leaf == "beta" and long <= 1):
+        return _normal(rng, shape, 0.2)
+    if "embedding" in owner or any(word in leaf for word in _ADDED):
+        return _normal(rng, shape, 1.0)
+    if len(shape) <= 1 or (long <= 1 and (leaf != "weight" or "norm" in owner)):
+        return _around_one(rng, shape)
+    return _normal(rng, shape, 1 / math.sqrt(_fan_in(shape, leaf, owner)))
+
+
+def _fan_in(shape: tuple[int, ...], leaf: str, owner: str) -> float:
+    """How many products make up one value that a weight of this shape computes."""
+    if "convtranspose" in owner:
+        # A stride of two is the usual one; every output then sees a part of the kernel.
+        return max(1.0, float(shape[0] * math.prod(shape[2:])) / 2.0 ** len(shape[2:]))
+    if len(shape) == 3 and leaf != "weight":
+        return float(max(shape[1:]))  # a stack of matrices, such as the weights of experts
+    return float(math.prod(shape[1:]))
+
+
+def _normal(rng: np.random.Generator, shape: tuple[int, ...], scale: float) -> Array:
+    array: Array = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)
+    return array
+
+
+def _around_one(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    array: Array = rng.random(shape, dtype=np.float32) + np.float32(0.5)
+    return array

@@ -1,0 +1,189 @@
+"""Runs a PyTorch network for validation: inference mode, NumPy in and out, everything put back afterwards.
+
+It imports PyTorch, and is itself imported only where a PyTorch network has to run.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from automap import running, torch_edge
+from automap.dtypes import Array, widen
+from automap.errors import AutomapError, NotRunnableError
+from automap.graph import Framework
+from automap.running import Forward, Inputs
+from automap.seeding import generator
+
+#: Messages about something that this machine lacks; the group names it.
+_LACKS = (
+    re.compile(r"Could not run '([\w:.]+)' with arguments from the '\w+' backend"),
+    re.compile(r"\"(\w+)\" not implemented for '(?:Half|BFloat16|Float8\w*|Complex\w+)'"),
+    re.compile(r"Torch not compiled with (CUDA) enabled"),
+    re.compile(r"Found no (NVIDIA driver)"),
+)
+
+
+class Runner:
+    """Runs one PyTorch network; see :class:`automap.running.Runner`."""
+
+    framework: Framework = "torch"
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self.model = model
+        every = model.state_dict(keep_vars=True)
+        self._tensors = {name: t for name, t in every.items() if isinstance(t, torch.Tensor)}
+        floats = {t.dtype for t in self._tensors.values() if t.is_floating_point()}
+        self._float = floats.pop() if len(floats) == 1 else None
+        coarsest = self._float or max(floats, key=lambda d: torch.finfo(d).eps, default=torch.float32)
+        self.dtype = str(coarsest).removeprefix("torch.")
+        self._device = next((t.device for t in self._tensors.values()), torch.device("cpu"))
+
+    def state(self) -> dict[str, Array]:
+        return torch_edge.state_of(self.model)
+
+    @contextmanager
+    def holding(self, state: Mapping[str, Array]) -> Iterator[None]:
+        running.check_fit(state, {name: tuple(t.shape) for name, t in self._tensors.items()}, "torch")
+        with _unchanged(self.model), torch.no_grad():
+            # In place, as load_state_dict does it: tensors that share memory go on sharing it.
+            for name, array in state.items():
+                self._tensors[name].copy_(torch_edge.parameter(array))
+            yield
+
+    def run(self, inputs: Inputs, forward: Forward | None = None) -> Any:
+        with _unchanged(self.model), torch.no_grad():
+            self.model.eval()
+            call = forward or running.call
+            try:
+                if isinstance(inputs, dict):
+                    out = call(self.model, **{name: self._tensor(a) for name, a in inputs.items()})
+                else:
+                    out = call(self.model, *map(self._tensor, inputs))
+                return running.nested_to_numpy(out, _output)
+            except Exception as error:
+                raise _translated(error, inputs) from error
+
+    def settle(self, inputs: Inputs, seed: int, forward: Forward | None = None) -> bool:
+        """Set the running statistics to what these inputs bring about, with a seeded spread around it.
+
+        Statistics that fit nothing let the activations of a deep network grow or fade, layer by layer, until its
+        output hides what most of its parameters do. Call it inside :meth:`holding`, which puts the network's own
+        statistics back.
+
+        Returns:
+            Whether the network keeps running statistics at all.
+        """
+        keepers = {
+            module: name
+            for name, module in self.model.named_modules()
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.running_mean is not None
+        }
+        found: dict[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}
+
+        def before(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+            if module in found or not args or args[0].dim() < 2:
+                return
+            channels = args[0].detach().float().transpose(0, 1).flatten(1)
+            var, mean = torch.var_mean(channels, dim=1, correction=0)
+            # Half the mean over the channels: one that happens to be constant here must not be blown up elsewhere.
+            var = ((var + var.mean()) / 2).clamp_min(1e-4)
+            rng = generator(seed, keepers[module])
+            shift = torch.from_numpy(rng.normal(0.0, 0.2, len(var))).to(var)
+            spread = torch.from_numpy(rng.uniform(0.7, 1.4, len(var))).to(var)
+            found[module] = (mean + shift * var.sqrt(), var * spread)
+            _set_statistics(module, *found[module])  # what follows in this very run sees the normalised values
+
+        hooks = [module.register_forward_pre_hook(before) for module in keepers]
+        try:
+            self.run(inputs, forward)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        for module, statistics in found.items():
+            _set_statistics(module, *statistics)
+        return bool(keepers)
+
+    def run_with_noise(
+        self, inputs: Inputs, seed: int, kernel_noise: Mapping[str, float], forward: Forward | None = None
+    ) -> Any:
+        """One forward as another machine might have computed it; for the rest as :meth:`run`.
+
+        Every parameter is off by at most one unit in its last place, and the result of every operation in
+        ``kernel_noise`` by at most the number there (times the result, where that exceeds one). How far the outputs
+        move tells how much two right implementations of this very network can differ.
+        """
+        rng = torch.Generator().manual_seed(seed)
+
+        def noise(like: torch.Tensor) -> torch.Tensor:
+            return (2 * torch.rand(like.shape, generator=rng) - 1).to(like)
+
+        with _unchanged(self.model), torch.no_grad(), _KernelNoise(kernel_noise, noise):
+            for tensor in {id(t): t for t in self._tensors.values() if t.is_floating_point()}.values():
+                tensor.mul_(1 + torch.finfo(tensor.dtype).eps * noise(tensor))
+            return self.run(inputs, forward)
+
+    def _tensor(self, array: Array) -> torch.Tensor:
+        tensor = torch_edge.parameter(array).to(self._device)
+        return tensor.to(self._float) if self._float is not None and tensor.is_floating_point() else tensor
+
+
+class _KernelNoise(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
+    """Adds noise to the results of the operations in a table, by their names in ATen."""
+
+    def __init__(self, table: Mapping[str, float], noise: Any) -> None:
+        super().__init__()
+        self.table = table
+        self.noise = noise
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        size = self.table.get(func.overloadpacket.__name__.strip("_"))
+        if size and isinstance(out, torch.Tensor) and out.is_floating_point():
+            out.add_(size * out.abs().clamp_min(1) * self.noise(out))
+        return out
+
+
+@contextmanager
+def _unchanged(model: torch.nn.Module) -> Iterator[None]:
+    """Weights, buffers, training flags and random state as they were, afterwards."""
+    modules = [(m, m.training, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
+    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    values = [(t, t.detach().clone()) for t in tensors.values() if not torch.nn.parameter.is_lazy(t)]
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with running.python_randomness_kept(), torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            for module, training, params, buffers in modules:
+                module.training = training
+                for now, before in ((module._parameters, params), (module._buffers, buffers)):
+                    now.clear()
+                    now.update(before)
+            with torch.no_grad():
+                for tensor, value in values:
+                    tensor.copy_(value)
+
+
+def _set_statistics(module: Any, mean: torch.Tensor, var: torch.Tensor) -> None:
+    module.running_mean.copy_(mean)
+    module.running_var.copy_(var)
+
+
+def _output(value: Any) -> Array | None:
+    return widen(torch_edge.array_of(value, "an output")) if isinstance(value, torch.Tensor) else None
+
+
+def _translated(error: Exception, inputs: Inputs) -> AutomapError:
+    """A framework's error as one of automap's: an operation without a kernel, or inputs that do not fit."""
+    for pattern in _LACKS:
+        if found := pattern.search(str(error)):
+            return NotRunnableError(
+                f"the PyTorch network cannot run here, {found[1]} is missing: {running.one_line(error)}", found[1]
+            )
+    return running.refused(error, inputs, "torch")

@@ -1,0 +1,410 @@
+"""Validation: both networks run on the same weights and inputs, and their outputs are compared one by one."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from automap import comparison, conversion, sources
+from automap.comparison import TOLERANCE, Comparison
+from automap.dtypes import Array
+from automap.errors import AutomapError, ConversionError, InputError, NotRunnableError, SourceError
+from automap.mapping import Mapping as ParameterMapping
+from automap.probing import InputsLike, InputSpec, Probe, guess_inputs, open_inputs, parse_input
+from automap.running import FRAMEWORK_NAMES, Forward, Inputs, Runner
+from automap.seeding import seeded_weights
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from automap.sources import Source
+
+__all__ = ["Comparison", "InputSpec", "Runner", "Validation", "parse_input", "seeded_weights", "validate"]
+
+#: How many different inputs are drawn, where they are drawn.
+DRAWS = 2
+
+#: The spread of the outputs under rounding is a sample; the greatest difference may be a few times larger.
+_SPREAD_FACTOR = 4.0
+
+#: Where rounding alone moves an output by more than this part of its scale, agreement says little.
+_TOO_NOISY = 1e-2
+
+
+@dataclass(frozen=True)
+class Validation:
+    """What came of running both networks.
+
+    Attributes:
+        passed: every output of every run agrees, and the agreement means something.
+        verdict: one sentence.
+        exit_code: 0 passed; 1 the outputs differ, by the mapping's fault or for a reason that is not clear; 3 the
+            mapping holds, but the networks differ; 4 one of the networks cannot run here, so nothing was proven.
+        outputs: every comparison, run by run.
+        assumptions: one sentence for everything that was guessed, or left out of the comparison.
+        left_out: MindSpore parameters that the mapping does not reach; they kept their initial values.
+        inputs: the inputs in words, as ``parse_input`` reads them.
+        seed: of the weights and inputs.
+        operation: the operation that has no kernel here (exit code 4), else ``""``.
+    """
+
+    passed: bool
+    verdict: str
+    exit_code: int
+    outputs: tuple[Comparison, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    seed: int = 0
+    operation: str = ""
+
+    @property
+    def greatest(self) -> float | None:
+        """The greatest difference of any output relative to its scale, or None if nothing could be compared."""
+        numbers = [c.to_scale for c in self.outputs if c.problem in ("", "values", "not a number")]
+        return max(numbers, default=None)
+
+    @property
+    def allowed(self) -> float | None:
+        """What was allowed of it: the tightest bound of all outputs, relative to their scales."""
+        return min((c.allowed / c.scale for c in self.outputs if c.scale), default=None)
+
+    def __str__(self) -> str:
+        lines = [self.verdict, *(f"  {c.words}" for c in self.outputs if c.words not in self.verdict and not c.passed)]
+        return "\n".join([*lines, *(f"  {a}" for a in self.assumptions)])
+
+    def __rich__(self) -> RenderableType:
+        from rich.console import Group
+        from rich.table import Table
+        from rich.text import Text
+
+        mark = Text("passed  ", style="bold green") if self.passed else Text("failed  ", style="bold red")
+        parts: list[RenderableType] = [mark + Text(self.verdict, style="default")]
+        if self.outputs:
+            table = Table(box=None, pad_edge=False, header_style="dim")
+            for title in ("output", "run", "shape", "off by", "of its scale", "allowed", "differing"):
+                table.add_column(title, justify="left" if title in ("output", "shape") else "right")
+            for c in self.outputs:
+                table.add_row(
+                    Text(c.where, style="" if c.passed else "red"),
+                    str(c.run),
+                    "×".join(map(str, c.shape)) or "scalar",
+                    *(("", "", "", c.problem) if c.problem in ("shape", "structure") else _figures(c)),
+                )
+            parts.append(table)
+        parts += [Text(f"note: {a}", style="dim") for a in self.assumptions]
+        return Group(*parts)
+
+    def to_json(self) -> str:
+        """Everything as JSON; a number that JSON lacks (infinity) becomes a string."""
+        content = {"format": "automap-validation/1", **dataclasses.asdict(self)}
+        content["greatest"] = self.greatest
+        content["allowed"] = self.allowed
+        return json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n"
+
+
+def validate(
+    mapping: ParameterMapping | Mapping[str, str | None] | str | Path,
+    torch: Any,
+    mindspore: Any,
+    *,
+    inputs: InputsLike = None,
+    weights: Any = None,
+    seed: int = 0,
+    torch_forward: Forward | None = None,
+    ms_forward: Forward | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    torch_args: Mapping[str, Any] | None = None,
+    ms_args: Mapping[str, Any] | None = None,
+) -> Validation:
+    """Run both networks in inference mode on the same weights and inputs, and compare what they return.
+
+    PyTorch gets the weights, MindSpore what the mapping makes of them. Afterwards both networks are as they were.
+
+    Args:
+        mapping: a mapping, its path, or a plain dict of names.
+        torch: the PyTorch network, or what gives one (``module:attr``, ``file.py:attr``, a class, a factory).
+        mindspore: the MindSpore network, or what gives one.
+        inputs: arrays or descriptions (``"int64[2,16]<100"``) by position or keyword, or the path of an ``.npz``
+            file. Descriptions are drawn twice. Without any, they are guessed from PyTorch's first layer, and
+            ``Validation.assumptions`` says so.
+        weights: a PyTorch checkpoint or state dict; without it, seeded ones under which every parameter matters.
+        seed: of the weights and the inputs.
+        torch_forward: called as ``torch_forward(model, *inputs)`` instead of the network.
+        ms_forward: the same for MindSpore.
+        rtol: the difference allowed, relative to the greatest value of an output. Without it, a table by element
+            type, or what rounding does to this very network, whichever is more.
+        atol: a difference allowed on top of that, 0 without it.
+        torch_args: keyword arguments for a PyTorch factory.
+        ms_args: keyword arguments for a MindSpore factory.
+
+    Raises:
+        InputError: inputs that are not understood, or that a network does not take.
+        SourceError: a source that gives no network.
+        ConversionError: weights that the mapping cannot convert.
+    """
+    probe = open_inputs(inputs)
+    run = _Run(
+        _read_mapping(mapping),
+        sources.open_source(torch, "torch", torch_args),
+        sources.open_source(mindspore, "mindspore", ms_args),
+        seed,
+        torch_forward,
+        ms_forward,
+        rtol,
+        atol or 0.0,
+    )
+    try:
+        return run.validate(probe, weights)
+    except NotRunnableError as error:
+        verdict = f"Nothing was proven: {error}"
+        described = () if probe is None else probe.describe()
+        return Validation(
+            False, verdict, error.exit_code, inputs=described, seed=seed, operation=error.operation or "unknown"
+        )
+
+
+class _Run:
+    """One validation: the two runners, and what was assumed on the way."""
+
+    def __init__(
+        self,
+        mapping: ParameterMapping,
+        torch: Source,
+        mindspore: Source,
+        seed: int,
+        torch_forward: Forward | None,
+        ms_forward: Forward | None,
+        rtol: float | None,
+        atol: float,
+    ) -> None:
+        self.mapping = mapping
+        # The listings first: running a network may rename its parameters.
+        self.listing, self.target = torch.listing(), mindspore.listing()
+        self.seed = seed
+        self.torch_forward, self.ms_forward = torch_forward, ms_forward
+        self.rtol, self.atol = rtol, atol
+        self.assumptions: list[str] = []
+        torch_model, ms_model = _model(torch), _model(mindspore)
+        # Imported only now that both frameworks are needed anyway.
+        from automap import mindspore_runner, torch_runner
+
+        self.torch = torch_runner.Runner(torch_model)
+        self.mindspore: Runner = mindspore_runner.Runner(ms_model)
+        self.kernel_noise = mindspore_runner.kernel_noise
+        self.demanded = _demanded(torch_model.forward if torch_forward is None else torch_forward)
+        self.demanded -= torch_forward is not None  # the model itself
+
+    def validate(self, probe: Probe | None, weights: Any) -> Validation:
+        given = None if weights is None else self._given_weights(weights)
+        if probe is not None:
+            return self._attempt(probe, given)
+        refused: InputError | None = None
+        for guess in guess_inputs(self.listing, self.demanded):
+            probe = Probe(guess.specs)
+            told = list(self.assumptions)
+            words = ", ".join(probe.describe())
+            self.assumptions.append(f"the inputs are a guess from {guess.reason}: {words}; give your own with --input")
+            try:
+                return self._attempt(probe, given)
+            except InputError as error:
+                refused, self.assumptions = refused or error, told
+        hint = "give them, as in --input 'float32[2,3,224,224]'"
+        if refused is None:
+            raise InputError(f"no input is given, and no layer of the PyTorch network tells what it takes: {hint}")
+        raise InputError(f"no input is given, and no guess fits ({refused}): {hint}", refused.text)
+
+    def _attempt(self, probe: Probe, given: dict[str, Array] | None) -> Validation:
+        drawn = [probe.draw(self.seed, k) for k in range(1 if probe.fixed else DRAWS)]
+        with self.torch.holding(seeded_weights(self.listing, self.seed) if given is None else given):
+            if given is None:
+                self.torch.settle(drawn[0], self.seed, self.torch_forward)
+            state = self.torch.state()
+            expected = [self.torch.run(x, self.torch_forward) for x in drawn]
+            spread = self._spread(drawn, expected) if self.rtol is None else {}
+        made = self._converted(state)
+        with self.mindspore.holding(made):
+            answers = [self._answer(x) for x in drawn]
+        left_out = tuple(p.name for p in self.target if p.kind != "optimizer" and p.name not in made)
+        outputs = tuple(self._compared(expected, answers, spread))
+        passed, verdict, code = self._verdict(outputs, expected, left_out)
+        return Validation(
+            passed, verdict, code, outputs, tuple(self.assumptions), left_out, probe.describe(), self.seed
+        )
+
+    def _given_weights(self, weights: Any) -> dict[str, Array]:
+        """The user's weights, checked against the network: what it lacks is told, what they lack is an error."""
+        read = sources.open_source(weights, "torch").read()
+        ours, theirs = (sources.wrapper_prefix(names) for names in ((p.name for p in self.listing), read))
+        read = {ours + name.removeprefix(theirs): array for name, array in read.items()}
+        known = {name for p in self.listing for name in (p.name, *p.aliases)} | self.torch.state().keys()
+        absent = [
+            f"{p.name}: absent"
+            for p in self.listing
+            if p.kind == "parameter" and not any(name in read for name in (p.name, *p.aliases))
+        ]
+        if absent:
+            raise ConversionError(f"the weights lack {len(absent)} parameter(s): {_some(absent)}", absent)
+        if further := [name for name in read if name not in known]:
+            self.assumptions.append(f"the weights have {_some(further)} beside the network; not used")
+        return {name: array for name, array in read.items() if name in known}
+
+    def _converted(self, state: dict[str, Array]) -> dict[str, Array]:
+        """What MindSpore gets. PyTorch parameters without a home are left out: the outputs tell whether they matter."""
+        homeless = {u.name for u in self.mapping.unmatched_torch}
+        told = [
+            p.name
+            for p in self.listing
+            if p.name in homeless
+            and p.kind == "parameter"
+            and not any(a in state and a not in homeless for a in p.aliases)
+        ]
+        if told:
+            self.assumptions.append(f"{len(told)} PyTorch parameter(s) have no home in MindSpore: {_some(told)}")
+        mapped = {name: array for name, array in state.items() if name not in homeless}
+        report = conversion.ConversionReport()
+        made: dict[str, Array] = conversion.apply(
+            self.mapping, mapped, framework="numpy", target=self.target, report=report
+        )
+        return made
+
+    def _answer(self, inputs: Inputs) -> Any:
+        try:
+            return self.mindspore.run(inputs, self.ms_forward)
+        except InputError as error:
+            raise InputError(f"{error} (PyTorch takes them)", error.text) from error
+
+    def _spread(self, drawn: list[Inputs], expected: list[Any]) -> dict[str, float]:
+        """How far rounding, and the error of this machine's kernels, move each output of this network."""
+        spread: dict[str, float] = {}
+        for k, (inputs, outputs) in enumerate(zip(drawn, expected, strict=True)):
+            try:
+                noisy = self.torch.run_with_noise(inputs, self.seed + k, self.kernel_noise(), self.torch_forward)
+            except AutomapError:
+                return {}  # a network that cannot be watched (a compiled one): the table stands
+            for where, a, b in comparison.pair(outputs, noisy).pairs:
+                if a.shape == b.shape and a.dtype.kind in "fc":
+                    with np.errstate(invalid="ignore"):
+                        moved = np.abs(a - b)
+                    spread[where] = max(spread.get(where, 0.0), comparison.scale_of(moved))
+        return spread
+
+    def _compared(self, expected: list[Any], answers: list[Any], spread: dict[str, float]) -> Iterator[Comparison]:
+        dtypes = [self.torch.dtype, self.mindspore.dtype]
+        for k, (outputs, answer) in enumerate(zip(expected, answers, strict=True)):
+            pairing = comparison.pair(outputs, answer)
+            for where, words in pairing.problems:
+                yield Comparison(where, k, "structure", words)
+            for where, a, b in pairing.pairs:
+                scale = comparison.scale_of(a)
+                if self.rtol is None:
+                    table = max(TOLERANCE.get(d, 0.0) for d in (*dtypes, a.dtype.name, b.dtype.name))
+                    allowed = max(table * scale, _SPREAD_FACTOR * spread.get(where, 0.0))
+                else:
+                    allowed = self.rtol * scale
+                yield comparison.compare(where, k, a, b, allowed + self.atol)
+            if k == 0:
+                self.assumptions += pairing.ignored
+
+    def _verdict(
+        self, outputs: tuple[Comparison, ...], expected: list[Any], left_out: tuple[str, ...]
+    ) -> tuple[bool, str, int]:
+        """Whether it passed, in one sentence, and the exit code."""
+        rest = ""
+        if left_out:
+            rest = f"; {len(left_out)} MindSpore parameter(s) outside the mapping kept their values: {_some(left_out)}"
+        failed = [c for c in outputs if not c.passed]
+        worst = max(failed, key=lambda c: (c.problem in ("shape", "structure"), c.to_scale), default=None)
+        if worst is not None and worst.problem in ("shape", "structure"):
+            # Loaded weights do not change what a network returns, only its values: this is no fault of the mapping.
+            only_form = worst.problem == "shape" or all(c.problem == worst.problem for c in failed)
+            words = f"The networks differ: {worst.words}; whether the mapping holds is not proven{rest}."
+            return False, words, 3 if only_form else 1
+        if worst is not None:
+            words = f"{len(failed)} of {len(outputs)} comparison(s) failed: {worst.words}"
+            blame = "the mapping is wrong, or the networks differ; the outputs alone do not tell which"
+            return False, f"{words}. Either {blame}{rest}.", 1
+        if nothing := self._proves_nothing(outputs, expected):
+            return False, f"The outputs agree, but that proves nothing: {nothing}{rest}.", 1
+        greatest = max(c.to_scale for c in outputs)
+        runs = "1 run" if len(expected) == 1 else f"{len(expected)} runs on different inputs"
+        return True, f"The outputs agree in {runs}: off by at most {greatest:.2g} of their scale{rest}.", 0
+
+    def _proves_nothing(self, outputs: tuple[Comparison, ...], expected: list[Any]) -> str:
+        """Why agreement would mean nothing, or ``""``."""
+        if not any(c.total for c in outputs):
+            return "the networks return no numbers"
+        noisy = [c for c in outputs if c.allowed > max(_TOO_NOISY * c.scale, self.atol)]
+        if self.rtol is None and len(noisy) == len(outputs):
+            return f"rounding alone moves {noisy[0].where} by {noisy[0].allowed / noisy[0].scale:.2g} of its scale"
+        first = comparison.pair(expected[0], expected[0]).pairs
+        several = [a for _, a, _ in first if a.size > 1]
+        if several and all((a == a.flat[0]).all() for a in several):
+            return "every output is one number throughout"
+        if len(expected) > 1:
+            allowed = {c.where: c.allowed for c in outputs}
+            pairs = comparison.pair(expected[0], expected[1]).pairs
+            if all(comparison.compare(w, 0, a, b, allowed.get(w, 0.0)).passed for w, a, b in pairs):
+                return "the outputs are the same for different inputs"
+        return ""
+
+
+def _read_mapping(mapping: ParameterMapping | Mapping[str, str | None] | str | Path) -> ParameterMapping:
+    if isinstance(mapping, ParameterMapping):
+        return mapping
+    return ParameterMapping.from_dict(mapping) if isinstance(mapping, Mapping) else ParameterMapping.read(mapping)
+
+
+def _model(source: Source) -> Any:
+    """The source's network.
+
+    Raises:
+        SourceError: it gives none.
+    """
+    model = source.model()
+    if model is None:
+        side = FRAMEWORK_NAMES[source.framework]
+        raise SourceError(
+            f"{source.text} is no {side} network that can run: give a factory, a class or an instance, "
+            "such as package.module:name or ./net.py:build",
+            source.text,
+        )
+    return model
+
+
+def _demanded(function: Callable[..., Any]) -> int:
+    """How many arguments a forward has to be given."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return 1
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return sum(p.kind in positional and p.default is p.empty for p in parameters)
+
+
+def _some(names: Sequence[str], shown: int = 3) -> str:
+    """The first names of many."""
+    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
+
+
+def _figures(c: Comparison) -> tuple[str, str, str, str]:
+    allowed = f"{c.allowed / c.scale:.2g}" if c.scale else f"{c.allowed:.2g}"
+    return f"{c.absolute:.2g}", f"{c.to_scale:.2g}", allowed, f"{c.differing} of {c.total}"
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON has: an infinity or a not-a-number as a word."""
+    if isinstance(value, dict):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
