@@ -1,0 +1,65 @@
+# Everything runs in .venv, made here from the pinned versions in requirements/.
+# Needed: Python 3.11 (or 3.12) with venv, make, and pip's way to the packages.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation
+LOCKS := $(patsubst %/truth.csv,%/automap.lock,$(wildcard fixtures/*/truth.csv))
+
+.PHONY: help demo test lint types locks ci relock peers scale clean
+
+help:
+	@echo "make demo    infer, convert, load and prove the mapping of fixtures/efficientnet"
+	@echo "make test    the test suite"
+	@echo "make ci      what CI runs: lint, types, tests, the fixtures' locks"
+	@echo "make relock  infer and validate the fixtures anew, and accept the result"
+	@echo "make scale   time and memory from 1,000 to 10,000 parameters"
+	@echo "make peers PAIRS=FOLDER   automap beside its peers on pairs of listings (benchmarks/peers.py says the format)"
+
+demo: .venv/demo.installed
+	@$(BIN)/python fixtures/efficientnet/demo.py
+
+test: .venv/dev.installed
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/dev.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: .venv/dev.installed
+	$(BIN)/mypy
+
+# The regression check: a test for each fixture's lock. A fixture without its lock fails.
+locks: .venv/dev.installed
+	$(BIN)/python -m pytest fixtures $(LOCKS:%=--automap-lock %)
+
+ci:
+	.ci/run
+
+relock: .venv/dev.installed
+	$(BIN)/python fixtures/relock.py
+
+scale: .venv/dev.installed
+	$(BIN)/python benchmarks/scale.py
+
+peers: .venv/dev.installed .venv-peers/installed
+	$(BIN)/python benchmarks/peers.py --peers-python .venv-peers/bin/python $(PAIRS)
+
+clean:
+	rm -rf .venv .venv-peers demo-output
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] not in ((3, 11), (3, 12)) \
+	  and "The pinned versions are for Python 3.11 and 3.12, $(PYTHON) is %d.%d: make PYTHON=python3.11 ..." % sys.version_info[:2])'
+	@$(PYTHON) -m venv .venv
+
+.venv/%.installed: requirements/%.txt requirements/build.txt requirements/demo.txt pyproject.toml | .venv/bin/python
+	@echo "Installing the pinned packages into .venv (only this once; a minute or two) ..."
+	@$(PIP) -r requirements/build.txt
+	@$(PIP) -r $< -e .
+	@touch $@
+
+.venv-peers/installed: benchmarks/requirements-peers.txt
+	@echo "Installing the peers into .venv-peers ..."
+	@$(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@touch $@
