@@ -14,7 +14,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap.errors import MappingError, TransformError
+from automap.errors import MappingError, SourceError, TransformError
+from automap.files import replacing
 from automap.graph import Framework, Listing
 from automap.transforms import Transform, count_after, from_json, from_text, inverse, to_json, to_text
 
@@ -320,16 +321,12 @@ class Mapping:
             text = self.to_csv().encode() if where.lower().endswith(".csv") else _encode(self.to_json())
         except UnicodeEncodeError:
             raise MappingError(f"{where}: a name in it has no UTF-8 form: write .json", where) from None
-        whole = Path(os.path.realpath(where))
-        part = whole.with_name(f".{whole.name}.{os.getpid()}.part")
         try:
-            try:
+            # Behind a link, the file that it leads to is replaced, and not the link.
+            with replacing(os.path.realpath(where) if os.path.islink(where) else where) as part:
                 part.write_bytes(text)
-                part.replace(whole)
-            finally:
-                part.unlink(missing_ok=True)
-        except OSError as e:
-            raise MappingError(f"{where}: cannot be written ({e.strerror})", where) from None
+        except SourceError as e:
+            raise MappingError(str(e), where) from None
 
     def to_json(self) -> str:
         """The mapping's file: one line for every entry and unmatched name, so that it is reviewed and diffed in git."""
