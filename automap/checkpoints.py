@@ -1,0 +1,132 @@
+"""What is in a checkpoint: the state dict somewhere inside, a wrapper's prefix, the states of optimizers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from automap.errors import SourceError
+from automap.graph import Param
+from automap.specs import article, framework_of
+
+#: Under which keys training scripts keep the state dict. Among dicts with as many tensors, the first of these wins.
+_STATE_KEYS = (
+    "state_dict", "model_state_dict", "model_state", "model", "module", "net", "network", "params", "weights",
+    "generator", "params_ema", "ema_state_dict", "state_dict_ema", "model_ema", "ema_model", "ema",
+)  # fmt: skip
+
+
+def find_state_dict(loaded: Any, text: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The state dict inside what a checkpoint holds: the dict with the most tensors, however deep.
+
+    Args:
+        loaded: what was loaded, usually a dict of tensors or a dict with one under ``state_dict``, ``model`` ….
+        text: what to call it in messages.
+
+    Returns:
+        The tensors by name, and notes on where they were and what else was there.
+
+    Raises:
+        SourceError: there are no named tensors.
+    """
+    found: list[tuple[tuple[str, ...], dict[str, Any]]] = []
+    _collect(loaded, (), found)
+    if not found:
+        what = article(type(loaded).__name__)
+        if isinstance(loaded, Mapping):
+            what = f"a dict with {', '.join(map(str, list(loaded)[:5]))}" if loaded else "an empty dict"
+        raise SourceError(f"{text} holds no named tensors, but {what}: save the state dict, model.state_dict()", text)
+
+    def preference(item: tuple[tuple[str, ...], dict[str, Any]]) -> tuple[int, int, int]:
+        where, tensors = item
+        rank = min((_STATE_KEYS.index(k) for k in where if k in _STATE_KEYS), default=len(_STATE_KEYS))
+        return (-len(tensors), len(where) if rank == len(_STATE_KEYS) else 0, rank)
+
+    (where, tensors), *others = sorted(found, key=preference)
+    notes = []
+    if where:
+        notes.append(f"{text}: the state dict is the one under {'.'.join(where)} ({len(tensors)} tensors)")
+    others = [(w, t) for w, t in others if 2 * len(t) >= len(tensors)]
+    if others:
+        also = ", ".join(f"{'.'.join(w) or 'the top level'} ({len(t)} tensors)" for w, t in others[:3])
+        notes.append(f"{text}: not taken, though it could be a network too: {also}")
+    return tensors, tuple(notes)
+
+
+def _collect(value: Any, where: tuple[str, ...], found: list[tuple[tuple[str, ...], dict[str, Any]]]) -> None:
+    if not isinstance(value, Mapping) or len(where) > 4:
+        return
+    tensors = {
+        k: v
+        for k, v in value.items()
+        if isinstance(k, str) and (isinstance(v, np.ndarray) or (framework_of(v) is not None and hasattr(v, "dtype")))
+    }
+    if tensors:
+        found.append((where, tensors))
+    for key, inner in value.items():
+        if isinstance(key, str):
+            _collect(inner, (*where, key), found)
+
+
+#: What PyTorch's own wrappers put before every name: data parallel, torch.compile, FSDP.
+_WRAPPERS = ("module.", "_orig_mod.", "_fsdp_wrapped_module.")
+
+
+def wrapper_prefix(names: Iterable[str]) -> str:
+    """The prefix of PyTorch's wrappers that every name carries (``module.``, ``module._orig_mod.``), or ``""``."""
+    names = list(names)
+    prefix = ""
+    while names:
+        longer = next((prefix + w for w in _WRAPPERS if all(n.startswith(prefix + w) for n in names)), None)
+        if longer is None:
+            break
+        prefix = longer
+    return prefix
+
+
+#: What MindSpore's optimizers put before a parameter's name for a state of it. The second kind are ordinary words,
+#: and count only where the number of steps or the learning rate is listed as well.
+_STATES = re.compile(
+    r"(?:moments1?|moment[12]|adam_[mv]|lamb_[mv]|exp_avg|exp_avg_sq|max_exp_avg_sq|exp_inf|vhat|mean_grad|mean_square"
+    r"|accum_update|momentum_buf)\.|exp_avg_sq_(?:row_|col_)?"
+)
+_LIKELY_STATES = re.compile(r"(?:moment|momentum|accum|stat|linear|prev|step_size|ax_?)\.|mu_product_|mu_|eta_")
+_STEPS = re.compile(r"global_step|learning_rate(_group_\d+)?|state_step|step_t")
+_SCALARS = re.compile(
+    _STEPS.pattern + r"|beta[12]_power|momentum|afactor_step|scale_sense|current_iterator_step"
+    r"|last_overflow_iterator_step|weight_decay|fake_lr|epoch_num|step_num|loss_scale"
+)
+
+
+def mark_optimizer_states(params: Iterable[Param]) -> list[Param]:
+    """The same parameters of a MindSpore listing, with the states of optimizers called ``optimizer``.
+
+    A state is known by MindSpore's own prefix before a name that is listed too (``moments.fc.weight`` beside
+    ``fc.weight``), also below a wrapper (``optimizer.moments.fc.weight`` beside ``network.fc.weight``); a scalar such
+    as ``global_step`` by its name, beside such states.
+    """
+    params = list(params)
+    names = {p.name for p in params}
+    stepped = any(_STEPS.fullmatch(p.leaf) for p in params)
+    patterns = (_STATES, _LIKELY_STATES) if stepped else (_STATES,)
+    # (outer, rest) of every name that has a state's prefix at its start or after a dot.
+    cuts = {
+        name: [
+            (name[:at], name[match.end() :])
+            for at in (0, *(i + 1 for i, c in enumerate(name) if c == "."))
+            for pattern in patterns
+            if (match := pattern.match(name, at)) and match.end() < len(name)
+        ]
+        for name in names
+    }
+    # What the other names end in, for optimizers and networks below different wrappers.
+    tails = {n[i + 1 :] for n in names if stepped and not cuts[n] for i, c in enumerate(n) if c == "."}
+    states = {p.name for p in params if p.kind == "optimizer"}
+    states |= {n for n in names if any(outer + rest in names or (outer and rest in tails) for outer, rest in cuts[n])}
+    if states:
+        states |= {p.name for p in params if _SCALARS.fullmatch(p.leaf) and len(p.shape or ()) < 2}
+    return [replace(p, kind="optimizer") if p.name in states else p for p in params]

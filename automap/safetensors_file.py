@@ -1,0 +1,180 @@
+"""The .safetensors format: a listing from the header alone, arrays in and out.
+
+The format is a header length (8 bytes, little-endian), a JSON header, and the tensors' bytes. It is read and written
+here, and not by the safetensors package, because that package's NumPy side knows no bfloat16 and sorts the tensors by
+name, which loses their order.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from automap.dtypes import DTYPES, Array, dtype_name
+from automap.errors import ConversionError, SourceError
+from automap.files import nature
+from automap.graph import Framework, Shape
+
+#: The element types of the format, and what both frameworks call them. Those that ``DTYPES`` lacks can be listed only.
+_NAMES = {
+    "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64",
+    "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool", "C64": "complex64",
+}  # fmt: skip
+_CODES = {name: code for code, name in _NAMES.items()}
+_BYTES = {code: DTYPES[name].itemsize if name in DTYPES else 1 for code, name in _NAMES.items()}
+
+#: What the metadata's ``format`` says of the framework. ``np`` and others say nothing.
+FORMATS: dict[str, Framework] = {"pt": "torch", "ms": "mindspore"}
+
+#: The reference reader takes no longer header either.
+_MAX_HEADER = 100_000_000
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where one tensor is: its element type (``bfloat16``), shape, and the bytes' place in the file."""
+
+    dtype: str
+    shape: Shape
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file holds, in the file's order, and its metadata."""
+
+    tensors: dict[str, Tensor]
+    metadata: dict[str, str]
+
+    @property
+    def framework(self) -> Framework | None:
+        """The framework that the metadata names, or None."""
+        return FORMATS.get(self.metadata.get("format", ""))
+
+
+def read_header(path: str | Path) -> Header:
+    """Read and check a file's header; no tensor is loaded.
+
+    Raises:
+        SourceError: the file cannot be read, is truncated, or is no safetensors file.
+    """
+    text = str(path)
+    try:
+        size = os.path.getsize(path)
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            start = file.read(1)
+            if start != b"{" or not 2 <= length <= _MAX_HEADER:
+                what = nature(path) or "it has no such header; check the extension"
+                raise SourceError(f"{text} is not a safetensors file: {what}", text)
+            if 8 + length > size:
+                raise SourceError(_truncated(text, size, 8 + length), text)
+            raw = start + file.read(length - 1)
+    except OSError as error:
+        raise SourceError(f"{text} cannot be read: {error.strerror}", text) from error
+    try:
+        data = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
+        metadata = data.pop("__metadata__", None) or {}
+        if not all(isinstance(v, str) for v in metadata.values()):
+            raise ValueError("its metadata is not text")
+        tensors = {name: _tensor(name, entry, 8 + length) for name, entry in data.items()}
+        end = 8 + length
+        for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
+            if tensor.start != end:
+                raise ValueError(f"the bytes of {name} do not follow on those before it")
+            end = tensor.stop
+    except (ValueError, AttributeError) as error:
+        raise SourceError(f"{text} has a damaged safetensors header ({error}): get the file again", text) from error
+    if end > size:
+        raise SourceError(_truncated(text, size, end), text)
+    if end < size:
+        raise SourceError(f"{text} has {size - end} bytes after its last tensor: it is damaged, get it again", text)
+    return Header(tensors, metadata)
+
+
+def read_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+    """The arrays that a file's header describes, in the order given. bfloat16 arrives as ``automap.dtypes.BFLOAT16``.
+
+    Raises:
+        SourceError: a tensor has an element type that NumPy cannot hold (float8), or the file cannot be read.
+    """
+    text = str(path)
+    odd = [f"{name} ({t.dtype})" for name, t in tensors.items() if t.dtype not in DTYPES]
+    if odd:
+        more = " and others" if len(odd) > 1 else ""
+        raise SourceError(
+            f"{text}: {odd[0]}{more} cannot be read as numbers without scales: convert them to bfloat16 first", text
+        )
+    arrays: dict[str, Array] = {}
+    try:
+        with open(path, "rb") as file:
+            for name, t in tensors.items():
+                file.seek(t.start)
+                array = np.fromfile(file, DTYPES[t.dtype].newbyteorder("<"), math.prod(t.shape))
+                arrays[name] = array.reshape(t.shape)
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{text} cannot be read: {error}", text) from error
+    return arrays
+
+
+def write_tensors(path: str | Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
+    """Write arrays. The header keeps their order within one element size; wider elements come first, to be aligned.
+
+    Raises:
+        ConversionError: an element type that the format does not know; nothing is written.
+        OSError: the file cannot be written.
+    """
+    odd = [f"{name}: {dtype_name(a)}" for name, a in arrays.items() if dtype_name(a) not in _CODES]
+    if odd:
+        raise ConversionError(f"a safetensors file cannot hold these element types: {'; '.join(odd)}", odd)
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    at = 0
+    ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
+    for name, array in ordered:
+        header[name] = {
+            "dtype": _CODES[dtype_name(array)],
+            "shape": list(array.shape),
+            "data_offsets": [at, at := at + array.nbytes],
+        }
+    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    with open(path, "wb") as file:
+        file.write(len(raw).to_bytes(8, "little") + raw)
+        for _, array in ordered:
+            # From now on the order of the bytes is the format's.
+            file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
+
+
+def _tensor(name: str, entry: Any, offset: int) -> Tensor:
+    if not isinstance(entry, dict):
+        raise ValueError(f"{name} is not described")
+    code, shape, place = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    if code not in _NAMES:
+        raise ValueError(f"{name} has the unknown element type {code!r}")
+    if not isinstance(shape, list) or not all(type(d) is int and d >= 0 for d in shape):
+        raise ValueError(f"{name} has no proper shape")
+    if not isinstance(place, list) or len(place) != 2 or not all(type(p) is int and p >= 0 for p in place):
+        raise ValueError(f"{name} has no proper place")
+    if place[1] - place[0] != math.prod(shape) * _BYTES[code]:
+        raise ValueError(f"{name} has a shape that does not fit its bytes")
+    return Tensor(_NAMES[code], tuple(shape), offset + place[0], offset + place[1])
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _truncated(text: str, size: int, expected: int) -> str:
+    return f"{text} is truncated: it has {size} bytes and its header promises {expected}; get the file again"

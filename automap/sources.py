@@ -1,0 +1,382 @@
+"""Where models come from: live objects, specs, checkpoints, listings; and where converted tensors go.
+
+Nothing here imports a framework. A live object is recognised by its class's module; what only a framework can do is
+left to its edge, imported when a source needs it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from automap import safetensors_file, specs
+from automap.checkpoints import find_state_dict, mark_optimizer_states, wrapper_prefix
+from automap.dtypes import BFLOAT16, DTYPES, Array
+from automap.dtypes import dtype_name as array_dtype
+from automap.errors import SourceError
+from automap.files import head, nature, replacing
+from automap.graph import Framework, Listing, Param
+from automap.listing_files import (
+    FRAMEWORK_NAMES,
+    check_side,
+    dtype_name,
+    listing_to_csv,
+    listing_to_json,
+    read_listing,
+)
+from automap.quiet import quiet_mindspore
+from automap.specs import article, framework_of, is_model
+
+__all__ = [
+    "Sink",
+    "Source",
+    "find_state_dict",
+    "framework_of",
+    "listing_to_csv",
+    "listing_to_json",
+    "mark_optimizer_states",
+    "open_source",
+    "read_listing",
+    "wrapper_prefix",
+    "write_tensors",
+]
+
+_TORCH_FILES = (".pth", ".pt", ".bin")
+_KNOWN_FILES = (*_TORCH_FILES, ".safetensors", ".ckpt", ".json", ".csv")
+
+
+class Source(Protocol):
+    """One side of a mapping.
+
+    Attributes:
+        framework: ``"torch"`` or ``"mindspore"``.
+        text: the source in the user's words.
+        notes: sentences that the user should hear about what was read (where the state dict was, a wrapper's prefix).
+    """
+
+    framework: Framework
+    text: str
+    notes: tuple[str, ...]
+
+    def listing(self) -> Listing:
+        """Its parameters in order."""
+
+    def read(self) -> dict[str, Array]:
+        """Its tensors by name, in the listing's order; bfloat16 as ``automap.dtypes.BFLOAT16``.
+
+        Raises:
+            SourceError: it has none (a listing), or one that NumPy cannot hold.
+        """
+
+    def model(self) -> Any | None:
+        """The live ``nn.Module`` or ``nn.Cell``, always the same one, or None where there is only a file."""
+
+
+class Sink(Protocol):
+    """Where tensors go."""
+
+    def write(self, tensors: Mapping[str, Array], path: str | Path) -> None:
+        """Write tensors to a file, whole or not at all."""
+
+
+def open_source(source: Any, framework: Framework | None, args: Mapping[str, Any] | None = None) -> Source:
+    """Open one side of a mapping.
+
+    Args:
+        source: a live ``nn.Module`` or ``nn.Cell``; a class or factory of one; a state dict (a dict of tensors,
+            parameters or arrays); a ``Listing``; or a text or path: ``module:attr``, ``file.py:attr``, a checkpoint
+            (``.pth .pt .bin .safetensors .ckpt``), or a listing (``.json .csv``).
+        framework: the side that it is given on. None takes the source's own, where it has one: a CSV has not.
+        args: keyword arguments for a class or factory.
+
+    Raises:
+        SourceError: it cannot be opened, or belongs to the other framework.
+        ListingError: it has no parameters, or two of the same name.
+    """
+    args = dict(args or {})
+    if isinstance(source, str | Path):
+        text = str(source)
+        path = Path(source)
+        if path.suffix.lower() in _KNOWN_FILES or os.path.exists(text) or not specs.is_spec(text):
+            opened = _open_file(path, text, framework)
+            if args:
+                raise SourceError(f"{text} is a file and takes no arguments ({', '.join(args)})", text)
+            return opened
+        if framework != "torch":
+            quiet_mindspore()
+        return _open_object(specs.load_object(text), framework, args, text)
+    return _open_object(source, framework, args, "")
+
+
+def write_tensors(path: str | Path, tensors: Mapping[str, Array], framework: Framework) -> None:
+    """Write arrays as a checkpoint of a framework; an old file there is replaced only by a whole new one.
+
+    Args:
+        path: ``.safetensors`` for either framework, ``.pth``, ``.pt`` or ``.bin`` for PyTorch, ``.ckpt`` for MindSpore.
+        tensors: by name, in order; bfloat16 as ``automap.dtypes.BFLOAT16``.
+        framework: the framework that will read it.
+
+    Raises:
+        SourceError: the extension is not one of the framework's, or the file cannot be written.
+        ConversionError: the format cannot hold an element type.
+    """
+    suffix = Path(path).suffix.lower()
+    allowed = (".safetensors", *_TORCH_FILES) if framework == "torch" else (".safetensors", ".ckpt")
+    if suffix not in allowed:
+        raise SourceError(
+            f"{path} is not a name for a {FRAMEWORK_NAMES[framework]} checkpoint: use {' or '.join(allowed)}",
+            str(path),
+        )
+    with replacing(path) as temporary:
+        if suffix == ".safetensors":
+            tag = next(tag for tag, f in safetensors_file.FORMATS.items() if f == framework)
+            safetensors_file.write_tensors(temporary, tensors, {"format": tag})
+        else:
+            _edge(framework, str(path)).write_checkpoint(temporary, tensors)
+
+
+@dataclass
+class _ListingSource:
+    framework: Framework
+    text: str
+    _listing: Listing
+    notes: tuple[str, ...] = ()
+
+    def listing(self) -> Listing:
+        return self._listing
+
+    def read(self) -> dict[str, Array]:
+        raise SourceError(f"{self.text} is a listing and holds no tensors: give a checkpoint or a model", self.text)
+
+    def model(self) -> None:
+        return None
+
+
+class _ModelSource:
+    """A live model. The listing is taken at once: a forward may rename MindSpore's parameters."""
+
+    def __init__(self, model: Any, framework: Framework, text: str) -> None:
+        self.framework, self.text = framework, text
+        self._model, self._edge = model, _edge(framework, text)
+        self._listing: Listing = self._edge.listing_of(model, text)
+        self.notes = _prefix_note(self._listing)
+
+    def listing(self) -> Listing:
+        return self._listing
+
+    def read(self) -> dict[str, Array]:
+        state: dict[str, Array] = self._edge.state_of(self._model)
+        return state
+
+    def model(self) -> Any:
+        return self._model
+
+
+class _TensorSource:
+    """Tensors that are in memory: a state dict, or a checkpoint that only its framework can read."""
+
+    def __init__(self, tensors: dict[str, Any], framework: Framework, text: str, notes: tuple[str, ...] = ()) -> None:
+        self.framework, self.text = framework, text
+        self._tensors = tensors
+        foreign = {name: t for name, t in tensors.items() if not isinstance(t, np.ndarray)}
+        self._edge: Any = _edge(framework, text) if foreign else None
+        ties = {} if self._edge is None else self._edge.tied(foreign)
+        params = [
+            Param(
+                name,
+                tuple(t.shape),
+                array_dtype(t) if isinstance(t, np.ndarray) else dtype_name(t.dtype),
+                aliases=ties.get(name, ()),
+            )
+            for name, t in tensors.items()
+        ]
+        if framework == "mindspore":
+            params = mark_optimizer_states(params)
+        self._listing = Listing(framework, tuple(params), text)
+        self.notes = (*notes, *_prefix_note(self._listing))
+
+    def listing(self) -> Listing:
+        return self._listing
+
+    def read(self) -> dict[str, Array]:
+        return {
+            name: _array(t, name, self.text) if isinstance(t, np.ndarray) else self._edge.array_of(t, name)
+            for name, t in self._tensors.items()
+        }
+
+    def model(self) -> None:
+        return None
+
+
+class _SafetensorsSource:
+    def __init__(self, path: Path, framework: Framework, text: str, header: safetensors_file.Header) -> None:
+        self.framework, self.text = framework, text
+        self._path = path
+        aliases: dict[str, tuple[str, ...]] = {}
+        # safetensors' save_model() leaves tied weights out, and says in the metadata which name stands for which.
+        for name, kept in header.metadata.items():
+            if kept in header.tensors and name not in header.tensors:
+                aliases[kept] = (*aliases.get(kept, ()), name)
+        self._tensors = {name: header.tensors[name] for name in _in_order(header)}
+        params = [Param(n, t.shape, t.dtype, aliases=aliases.get(n, ())) for n, t in self._tensors.items()]
+        if framework == "mindspore":
+            params = mark_optimizer_states(params)
+        self._listing = Listing(framework, tuple(params), text)
+        self.notes = _prefix_note(self._listing)
+
+    def listing(self) -> Listing:
+        return self._listing
+
+    def read(self) -> dict[str, Array]:
+        return safetensors_file.read_tensors(self._path, self._tensors)
+
+    def model(self) -> None:
+        return None
+
+
+def _open_object(obj: Any, framework: Framework | None, args: Mapping[str, Any], text: str) -> Source:
+    """A live object, or what a spec names. ``text`` is empty where there is no spec."""
+    name = text or _describe(obj)
+    found = framework_of(obj)
+    if args and (is_model(obj) or isinstance(obj, Mapping) or not callable(obj)):
+        raise SourceError(f"{name} is no class or factory and takes no arguments ({', '.join(args)})", name)
+    if found is not None and is_model(obj):
+        check_side(found, framework, "a model", name)
+        return _ModelSource(obj, found, name)
+    if isinstance(obj, Listing):
+        check_side(obj.framework, framework, "a listing", obj.source or name)
+        return _ListingSource(obj.framework, obj.source or name, _marked(obj))
+    if isinstance(obj, Mapping):
+        return _open_state(obj, framework, name)
+    if not callable(obj):
+        raise SourceError(
+            f"{name} is {article(type(obj).__name__)}: give a model, a class or factory of one, or a state dict", name
+        )
+    if isinstance(obj, type) and found is not None:
+        check_side(found, framework, "a class", name)
+    built = specs.call(obj, args, name)
+    if isinstance(built, Mapping):
+        return _open_state(built, framework, name)
+    if framework_of(built) is None or not is_model(built):
+        raise SourceError(
+            f"{name} gives {article(type(built).__name__)}, and not an nn.Module or nn.Cell: name what builds one",
+            name,
+        )
+    return _open_object(built, framework, {}, name)
+
+
+def _open_state(state: Mapping[Any, Any], framework: Framework | None, text: str) -> Source:
+    tensors, notes = find_state_dict(state, text)
+    kinds = {framework_of(t) for t in tensors.values()} - {None}
+    if len(kinds) > 1:
+        raise SourceError(f"{text} has tensors of both frameworks: give those of one", text)
+    found = kinds.pop() if kinds else framework
+    if found is None:
+        raise SourceError(f"{text} holds arrays, which do not tell their framework: name it (torch or mindspore)", text)
+    check_side(found, framework, "a state dict", text)
+    return _TensorSource(tensors, found, text, notes)
+
+
+def _open_file(path: Path, text: str, framework: Framework | None) -> Source:
+    suffix = path.suffix.lower()
+    if not os.path.exists(text):
+        if suffix in _KNOWN_FILES or suffix in (".trace", ".py"):
+            raise specs.no_file(text)
+        raise SourceError(
+            f"{text!r} is no source: give a file ({' '.join(_KNOWN_FILES)}), module:attr or file.py:attr", text
+        )
+    if path.is_dir() or path.name.lower().endswith(".index.json"):
+        raise SourceError(f"{text}: sharded checkpoints cannot be read yet, only single files: merge the shards", text)
+    if suffix == ".trace":
+        raise SourceError(f"{text}: traces cannot be read yet: give the model, a checkpoint or a listing", text)
+    if suffix == ".py":
+        raise SourceError(f"{text} is a Python file: name the class or factory in it, as {text}:build", text)
+    if suffix in (".json", ".csv"):
+        listing = _marked(read_listing(path, framework))
+        return _ListingSource(listing.framework, text, listing)
+    if suffix == ".safetensors":
+        header = safetensors_file.read_header(path)
+        found = header.framework or framework
+        if found is None:
+            raise SourceError(f"{text} does not say its framework: name it (torch or mindspore)", text)
+        check_side(found, framework, f"a checkpoint (by its metadata, format={header.metadata.get('format')})", text)
+        return _SafetensorsSource(path, found, text, header)
+    if suffix == ".ckpt" and framework != "torch" and not nature(path).startswith("it is a zip"):
+        return _TensorSource(_edge("mindspore", text).read_checkpoint(path), "mindspore", text)
+    if suffix in (*_TORCH_FILES, ".ckpt"):
+        check_side("torch", framework, "a checkpoint", text)
+        if suffix == ".ckpt" and not nature(path) and not head(path).startswith(b"\x80"):
+            check_side("mindspore", framework, "a checkpoint", text)
+        tensors, notes = find_state_dict(_edge("torch", text).read_checkpoint(path), text)
+        return _TensorSource(tensors, "torch", text, notes)
+    raise SourceError(f"{text} has no extension that automap reads ({' '.join(_KNOWN_FILES)})", text)
+
+
+def _edge(framework: Framework, text: str) -> Any:
+    """The framework's edge, imported now.
+
+    Raises:
+        SourceError: the framework is not installed, or cannot be imported.
+    """
+    try:
+        return importlib.import_module(f"automap.{framework}_edge")
+    except Exception as error:
+        name = FRAMEWORK_NAMES[framework]
+        if isinstance(error, ModuleNotFoundError) and error.name == framework:
+            message = f"{text} needs {name}, which is not installed: pip install 'torch2ms-automap[{framework}]'"
+        else:
+            message = f"{text} needs {name}, which cannot be imported: {specs.one_line(error)}"
+            if framework == "mindspore" and int(np.__version__.partition(".")[0]) > 1:
+                message += "; it needs NumPy 1: pip install 'numpy<2'"
+        raise SourceError(message, text) from error
+
+
+def _array(array: Array, name: str, text: str) -> Array:
+    dtype = array_dtype(array)
+    if dtype not in DTYPES:
+        raise SourceError(f"{text}: {name} holds no numbers ({dtype})", text)
+    # ml_dtypes and MindSpore each have a NumPy type of that name; the bits are the same.
+    return array.view(BFLOAT16) if dtype == "bfloat16" else array
+
+
+def _describe(obj: object) -> str:
+    """A live object in a few words: its class, or its own name where it is a class or function."""
+    if isinstance(obj, Mapping):
+        return "the state dict"
+    if isinstance(obj, Listing):
+        return "the listing"
+    named = obj if hasattr(obj, "__qualname__") else type(obj)
+    return f"{named.__module__}:{named.__qualname__}"
+
+
+def _marked(listing: Listing) -> Listing:
+    if listing.framework != "mindspore":
+        return listing
+    return replace(listing, parameters=tuple(mark_optimizer_states(listing.parameters)))
+
+
+def _prefix_note(listing: Listing) -> tuple[str, ...]:
+    prefix = wrapper_prefix(p.name for p in listing) if listing.framework == "torch" else ""
+    return (f"{listing.source}: every name begins with {prefix!r}, from a wrapper of PyTorch",) if prefix else ()
+
+
+def _in_order(header: safetensors_file.Header) -> list[str]:
+    """The names of a .safetensors file in the best order there is.
+
+    Most writers sort the tensors by element type and name, so that ``layers.10`` comes before ``layers.2`` and
+    definition order is lost. Then numbers are compared as numbers. Any other order was meant, and stays.
+    """
+    names = list(header.tensors)
+    previous: dict[str, str] = {}
+    for name in names:
+        dtype = header.tensors[name].dtype
+        if name < previous.get(dtype, ""):
+            return names
+        previous[dtype] = name
+    return sorted(names, key=lambda n: [(p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in n.split(".")])
