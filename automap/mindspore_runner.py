@@ -29,7 +29,7 @@ except ImportError:  # before MindSpore 2.9
 from automap.dtypes import Array, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
-from automap.running import Forward, Inputs
+from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs
 
 #: Messages about an operation without a kernel on this device; the group names it.
 _LACKS = (
@@ -90,7 +90,6 @@ class Runner:
                 _pynative_executor.sync()
                 return running.nested_to_numpy(out, _output)
             except Exception as error:
-                _forget_failures()
                 raise _translated(error, inputs) from error
 
     def _tensor(self, array: Array) -> ms.Tensor:
@@ -98,34 +97,33 @@ class Runner:
         return tensor.astype(self._float) if self._float is not None and array.dtype.kind == "f" else tensor
 
 
-def _forget_failures() -> None:
-    """Wait for kernels that are still under way: a second failure would come to light in the user's next call."""
-    with contextlib.suppress(Exception):
-        _pynative_executor.sync()
-
-
 @contextmanager
 def _unchanged(model: ms.nn.Cell) -> Iterator[None]:
-    """Weights, their names, training flags, mode, jit switch and random state as they were, afterwards."""
-    cells = [(cell, cell.training, cell.phase) for _, cell in model.cells_and_names()]
+    """Weights, their names, flags, mode, jit switch and random state as they were, afterwards."""
+    cells = [(cell, cell.training, cell.phase, cell.requires_grad) for _, cell in model.cells_and_names()]
     mode, jit = ms.get_context("mode"), os.environ.get("MS_JIT")
     generator, kernel_seeds = ms.get_rng_state(), dict(getattr(_ms_seed, "_KERNEL_SEED", {}))
-    with running.python_randomness_kept(), _weights_kept(model):
+    with running.python_randomness_kept(), _weights_kept(model), _precision_kept():
         try:
             if mode != ms.PYNATIVE_MODE:
                 ms.set_context(mode=ms.PYNATIVE_MODE)
             os.environ["MS_JIT"] = "0"  # read at every call: a construct under @ms.jit runs as plain Python
+            for cell, *_ in cells:
+                cell.requires_grad = False  # no graph for gradients
             yield
         finally:
+            # Kernels that are still under way may fail too, which would come to light in the user's next call.
+            with contextlib.suppress(Exception):
+                _pynative_executor.sync()
             if jit is None:
                 del os.environ["MS_JIT"]
             else:
                 os.environ["MS_JIT"] = jit
             if mode != ms.PYNATIVE_MODE:
                 ms.set_context(mode=mode)
-            for cell, training, phase in cells:
+            for cell, training, phase, requires_grad in cells:
                 cell.add_flags(training=training)
-                cell.phase = phase
+                cell.phase, cell.requires_grad = phase, requires_grad
             ms.set_rng_state(generator)
             if kernel_seeds:
                 _ms_seed._KERNEL_SEED.clear()
@@ -133,29 +131,59 @@ def _unchanged(model: ms.nn.Cell) -> Iterator[None]:
 
 
 @contextmanager
+def _precision_kept() -> Iterator[None]:
+    """The precision that operations are cast to as it was, afterwards.
+
+    A cell under ``to_float`` pushes its precision before its construct and pops it after; when the construct raises,
+    MindSpore forgets to pop it, and everything that the process runs from then on would be cast.
+    """
+    pushed: list[Any] = []
+    change = _pynative_executor.set_mixed_precision_type
+
+    def watched(precision: Any, is_push: bool = True) -> None:
+        if is_push:
+            pushed.append(precision)
+        elif pushed:
+            pushed.pop()
+        change(precision, is_push)
+
+    _pynative_executor.set_mixed_precision_type = watched
+    try:
+        yield
+    finally:
+        del _pynative_executor.set_mixed_precision_type
+        for precision in pushed:
+            change(precision, False)
+
+
+@contextmanager
 def _weights_kept(model: ms.nn.Cell) -> Iterator[None]:
-    """The values and the names of all parameters as they were, afterwards."""
-    kept = [(p, p.name, p.asnumpy().copy()) for _, p in model.parameters_and_names()]
+    """The values and the names of all parameters and buffers as they were, afterwards."""
+    parameters = [(p, p.name, p.asnumpy().copy()) for _, p in model.parameters_and_names()]
+    buffers = [(b, b.asnumpy().copy()) for b in (model.buffers() if hasattr(model, "buffers") else ())]
     checked = [(cell, cell._is_check_and_refresh) for _, cell in model.cells_and_names()]
     try:
         yield
     finally:
-        for parameter, name, value in kept:
+        for parameter, name, value in parameters:
             parameter.set_data(ms.Tensor(value))
             parameter.name = name
+        for buffer, value in buffers:
+            buffer.assign_value(ms.Tensor(value))
         # Names that MindSpore repairs at the first call are repaired again at the user's own first call.
         for cell, flag in checked:
             cell._is_check_and_refresh = flag
 
 
 @functools.lru_cache(maxsize=1)
-def kernel_noise() -> dict[str, float]:
-    """How far the kernels of this machine are off, by the operation's name in ATen, measured on -6 to 6.
+def kernel_noise() -> dict[str, Array]:
+    """How far the kernels of this machine are off, by the operation's name in ATen.
 
-    The greatest error of each, relative to the value where that exceeds one. Operations that are as good as their
-    element type are left out: rounding covers them.
+    For each operation: its greatest error in each of ``NOISE_BINS`` equal intervals of its argument from -6 to 6,
+    relative to the value where that exceeds one. Operations that are as good as their element type are left out:
+    rounding covers them.
     """
-    x = np.linspace(-6, 6, 4001, dtype=np.float32)
+    x = np.linspace(-NOISE_RANGE, NOISE_RANGE, NOISE_BINS * 100, dtype=np.float32)
     wide = x.astype(np.float64)
     sigmoid = special.expit(wide)
     table: dict[str, tuple[Callable[[ms.Tensor], ms.Tensor], Array]] = {
@@ -164,7 +192,7 @@ def kernel_noise() -> dict[str, float]:
         "erf": (ms.ops.erf, special.erf(wide)),
         "sigmoid": (ms.ops.sigmoid, sigmoid),
         "silu": (ms.ops.silu, wide * sigmoid),
-        "gelu": (ms.nn.GELU(approximate=False), wide * special.ndtr(wide)),
+        "gelu": (ms.ops.gelu, wide * special.ndtr(wide)),
         "elu": (ms.ops.elu, np.where(wide > 0, wide, np.expm1(wide))),
         "softplus": (ms.ops.softplus, np.log1p(np.exp(wide))),
         "sin": (ms.ops.sin, np.sin(wide)),
@@ -177,7 +205,7 @@ def kernel_noise() -> dict[str, float]:
         except (RuntimeError, TypeError, ValueError):
             continue  # no kernel here: then no network that can run uses it
         if error.max() > 4 * np.finfo(np.float32).eps:
-            found[name] = float(error.max())
+            found[name] = error.reshape(NOISE_BINS, -1).max(axis=1)
     return found
 
 
@@ -190,15 +218,13 @@ def _translated(error: Exception, inputs: Inputs) -> AutomapError:
     text = str(error)
     for pattern in _LACKS:
         if found := pattern.search(text):
-            return _not_runnable(found[1], found[1], error)
+            return _not_runnable(found[1], found[1])
     for pattern in _LACKS_TYPE:
         if found := pattern.search(text):
-            return _not_runnable(found[1], f"{found[1]} in {found[2].lower()}", error)
+            return _not_runnable(found[1], f"{found[1]} in {found[2].lower()}")
     return running.refused(error, inputs, "mindspore")
 
 
-def _not_runnable(operation: str, what: str, error: Exception) -> NotRunnableError:
+def _not_runnable(operation: str, what: str) -> NotRunnableError:
     device = ms.get_context("device_target")
-    return NotRunnableError(
-        f"the MindSpore network cannot run here, {what} has no kernel on {device}: {running.one_line(error)}", operation
-    )
+    return NotRunnableError(f"the MindSpore network cannot run here: {what} has no kernel on {device}", operation)

@@ -200,7 +200,7 @@ def write_lock(
     with _modules_beside(folder):
         sides = _open(asked, folder)
         lock = _listed(asked, sides)
-        lock = _inferred(lock, sides) if mapping is None else dataclasses.replace(lock, mapping=mapping)
+        lock = _inferred(lock, sides) if mapping is None else _with_mapping(lock, mapping)
         lock = _validated(lock, sides)
     _write(lock, path)
     return lock
@@ -344,7 +344,14 @@ def _inferred(lock: Lock, sides: _Sides) -> Lock:
         ignore_names=lock.ignore_names,
         seed=lock.seed,
     )
-    return dataclasses.replace(lock, mapping=mapping)
+    return _with_mapping(lock, mapping)
+
+
+def _with_mapping(lock: Lock, mapping: ParameterMapping) -> Lock:
+    # A mapping's own words for its sources may be absolute paths, which are another's elsewhere.
+    torch = dataclasses.replace(mapping.torch, source=lock.torch.source)
+    mindspore = dataclasses.replace(mapping.mindspore, source=lock.mindspore.source)
+    return dataclasses.replace(lock, mapping=dataclasses.replace(mapping, torch=torch, mindspore=mindspore))
 
 
 def _validated(lock: Lock, sides: _Sides) -> Lock:
@@ -491,12 +498,6 @@ def _write(lock: Lock, path: str | os.PathLike[str]) -> None:
 
 def _to_json(lock: Lock) -> str:
     """One line for each parameter and entry, so that a lock is reviewed and diffed in git."""
-    # The mapping's own words for its sources may be absolute paths; the lock knows them better.
-    mapping = dataclasses.replace(
-        lock.mapping,
-        torch=dataclasses.replace(lock.mapping.torch, source=lock.torch.source),
-        mindspore=dataclasses.replace(lock.mapping.mindspore, source=lock.mindspore.source),
-    )
     fields: dict[str, str] = {"format": _dumps(FORMAT)}
     for framework, model in _models(lock):
         rows = ",\n  ".join(_dumps([p.name, p.shape, p.dtype, p.kind]) for p in model.parameters)
@@ -507,7 +508,7 @@ def _to_json(lock: Lock) -> str:
     fields["tolerance"] = _dumps({"rtol": lock.rtol, "atol": lock.atol, "allowed": _rounded(lock.tolerance)})
     fields["error"] = _dumps(_rounded(lock.error))
     fields["exit_code"], fields["verdict"] = _dumps(lock.exit_code), _dumps(lock.verdict)
-    fields["mapping"] = mapping.to_json().strip().replace("\n", "\n ")
+    fields["mapping"] = lock.mapping.to_json().strip().replace("\n", "\n ")
     return "{" + ",\n ".join(f'"{name}": {text}' for name, text in fields.items()) + "\n}\n"
 
 
@@ -579,7 +580,8 @@ def _absolute(source: str, folder: Path) -> str:
     found = _FILE.fullmatch(source)
     if not found:
         return source
-    return str(folder / found["path"]) + found["attr"] if found["path"] else str(folder / source)
+    path, attr = (found["path"], found["attr"]) if found["path"] else (source, "")
+    return os.path.normpath(folder / path) + attr
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol
@@ -19,6 +20,9 @@ Inputs = list[Array] | dict[str, Array]
 
 #: What can stand in for a network's own forward: it is called as ``forward(model, *inputs)`` (or ``**inputs``).
 Forward = Callable[..., Any]
+
+#: Errors of kernels are kept for so many equal intervals of the argument, from minus this number to this number.
+NOISE_BINS, NOISE_RANGE = 48, 6.0
 
 FRAMEWORK_NAMES: dict[Framework, str] = {"torch": "PyTorch", "mindspore": "MindSpore"}
 
@@ -130,6 +134,8 @@ def describe_inputs(inputs: Inputs) -> str:
 def one_line(error: BaseException, limit: int = 300) -> str:
     """What a framework said, in one line: without its rulers, its call stack, and what exceeds ``limit`` characters."""
     text, _, _ = str(error).partition("C++ Call Stack")
+    # MindSpore lists every combination of types that a kernel takes; what it got says enough.
+    text = re.sub(r"The supported data types are .*?(?=but get)", "", text, flags=re.DOTALL)
     words = " ".join(w for w in text.split() if w.strip("-"))
     words = words or type(error).__name__
     return words if len(words) <= limit else words[: limit - 2].rstrip() + " …"

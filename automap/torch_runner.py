@@ -6,7 +6,7 @@ It imports PyTorch, and is itself imported only where a PyTorch network has to r
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ from automap import running, torch_edge
 from automap.dtypes import Array, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
-from automap.running import Forward, Inputs
+from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs
 from automap.seeding import generator
 
 #: Messages about something that this machine lacks; the group names it.
@@ -110,13 +110,13 @@ class Runner:
         return bool(keepers)
 
     def run_with_noise(
-        self, inputs: Inputs, seed: int, kernel_noise: Mapping[str, float], forward: Forward | None = None
+        self, inputs: Inputs, seed: int, kernel_noise: Mapping[str, Array], forward: Forward | None = None
     ) -> Any:
         """One forward as another machine might have computed it; for the rest as :meth:`run`.
 
         Every parameter is off by at most one unit in its last place, and the result of every operation in
-        ``kernel_noise`` by at most the number there (times the result, where that exceeds one). How far the outputs
-        move tells how much two right implementations of this very network can differ.
+        ``kernel_noise`` by at most what :func:`automap.mindspore_runner.kernel_noise` says of its argument. How far
+        the outputs move tells how much two right implementations of this very network can differ.
         """
         rng = torch.Generator().manual_seed(seed)
 
@@ -136,17 +136,20 @@ class Runner:
 class _KernelNoise(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
     """Adds noise to the results of the operations in a table, by their names in ATen."""
 
-    def __init__(self, table: Mapping[str, float], noise: Any) -> None:
+    def __init__(self, table: Mapping[str, Array], noise: Callable[[torch.Tensor], torch.Tensor]) -> None:
         super().__init__()
-        self.table = table
+        self.table = {name: torch.from_numpy(sizes) for name, sizes in table.items()}
         self.noise = noise
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        sizes = self.table.get(func.overloadpacket.__name__.strip("_"))
+        if sizes is None or not args[0].is_floating_point():
+            return func(*args, **(kwargs or {}))
+        # Before the call, which may write its result over its argument.
+        place = (args[0].double() / NOISE_RANGE + 1) / 2 * NOISE_BINS
+        size = sizes.to(place.device)[place.nan_to_num(0).long().clamp(0, NOISE_BINS - 1)]
         out = func(*args, **(kwargs or {}))
-        size = self.table.get(func.overloadpacket.__name__.strip("_"))
-        if size and isinstance(out, torch.Tensor) and out.is_floating_point():
-            out.add_(size * out.abs().clamp_min(1) * self.noise(out))
-        return out
+        return out.add_((size * out.abs().clamp_min(1)).to(out) * self.noise(out))
 
 
 @contextmanager
@@ -183,7 +186,5 @@ def _translated(error: Exception, inputs: Inputs) -> AutomapError:
     """A framework's error as one of automap's: an operation without a kernel, or inputs that do not fit."""
     for pattern in _LACKS:
         if found := pattern.search(str(error)):
-            return NotRunnableError(
-                f"the PyTorch network cannot run here, {found[1]} is missing: {running.one_line(error)}", found[1]
-            )
+            return NotRunnableError(f"the PyTorch network cannot run here: {running.one_line(error)}", found[1])
     return running.refused(error, inputs, "torch")

@@ -166,7 +166,7 @@ def validate(
     try:
         return run.validate(probe, weights)
     except NotRunnableError as error:
-        verdict = f"Nothing was proven: {error}"
+        verdict = f"Nothing was proven: {error}."
         described = () if probe is None else probe.describe()
         return Validation(
             False, verdict, error.exit_code, inputs=described, seed=seed, operation=error.operation or "unknown"
@@ -248,12 +248,13 @@ class _Run:
         read = {ours + name.removeprefix(theirs): array for name, array in read.items()}
         known = {name for p in self.listing for name in (p.name, *p.aliases)} | self.torch.state().keys()
         absent = [
-            f"{p.name}: absent"
+            p.name
             for p in self.listing
             if p.kind == "parameter" and not any(name in read for name in (p.name, *p.aliases))
         ]
         if absent:
-            raise ConversionError(f"the weights lack {len(absent)} parameter(s): {_some(absent)}", absent)
+            offenders = [f"{name}: absent" for name in absent]
+            raise ConversionError(f"the weights lack {len(absent)} parameter(s): {_some(absent)}", offenders)
         if further := [name for name in read if name not in known]:
             self.assumptions.append(f"the weights have {_some(further)} beside the network; not used")
         return {name: array for name, array in read.items() if name in known}

@@ -1,0 +1,337 @@
+"""The runners: inference, NumPy in and out, and nothing changed afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap.dtypes import dtype_name
+from automap.errors import ConversionError, InputError, NotRunnableError
+from automap.running import Runner
+
+pytestmark = pytest.mark.frameworks
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4) / 8
+
+
+@dataclasses.dataclass
+class Outputs:
+    logits: Any
+    ids: Any
+
+
+def torch_runner(model: Any) -> Runner:
+    from automap import torch_runner
+
+    return torch_runner.Runner(model)
+
+
+def ms_runner(model: Any) -> Runner:
+    from automap import mindspore_runner
+
+    return mindspore_runner.Runner(model)
+
+
+def torch_net() -> Any:
+    """A network whose forward changes all that a forward can change."""
+    import torch
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 3)
+            self.drop = torch.nn.Dropout(0.5)
+            self.bn = torch.nn.BatchNorm1d(3)
+            self.register_buffer("cache", torch.zeros(2, 3))
+            self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, x: Any, ids: Any = None) -> Any:
+            y = self.bn(self.drop(self.fc(x)))
+            self.cache.add_(y)
+            self.calls = self.calls + 1
+            with torch.no_grad():
+                self.fc.bias.add_(1)
+            torch.rand(1), np.random.rand(), random.random()
+            return Outputs(y + self.cache, ids)
+
+    return Net()
+
+
+def ms_net() -> Any:
+    import mindspore as ms
+    from mindspore import nn, ops
+
+    class Net(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Dense(4, 3)
+            self.layers = nn.CellList([nn.Dense(3, 3) for _ in range(3)])
+            self.drop = nn.Dropout(p=0.5)
+            self.bn = nn.BatchNorm1d(3)
+            self.cache = ms.Parameter(ms.Tensor(np.zeros((2, 3), np.float32)), name="cache")
+            self.register_buffer("calls", ms.Tensor(np.zeros(1, np.float32)))
+            self.seen: list[str] = []
+
+        @ms.jit
+        def construct(self, x: Any, ids: Any = None) -> Any:
+            self.seen.append(str(x.dtype))  # plain Python: a compiled construct would not get here
+            y = self.bn(self.drop(self.fc(x)))
+            for layer in self.layers[1:]:
+                y = layer(y)
+            ops.assign(self.cache, y)
+            self.calls.add_(1)
+            np.random.rand(), random.random(), ops.randn(1)
+            return {"logits": (y, [ids])}
+
+    return Net()
+
+
+def test_torch_runs_in_inference_mode_and_is_left_as_it_was():
+    import torch
+
+    net = torch_net()
+    net.fc.eval()
+    state = {name: t.clone() for name, t in net.state_dict().items()}
+    buffers = {name: id(b) for name, b in net.named_buffers()}
+    torch.manual_seed(3), np.random.seed(3), random.seed(3)
+    expected = torch.rand(1), np.random.rand(), random.random()
+    torch.manual_seed(3), np.random.seed(3), random.seed(3)
+
+    runner = torch_runner(net)
+    first = runner.run([X, np.array([[1, 2], [3, 4]])])
+    again = runner.run({"x": X.astype(np.float64), "ids": np.array([True])})
+
+    assert (torch.rand(1), np.random.rand(), random.random()) == expected
+    assert {name: id(b) for name, b in net.named_buffers()} == buffers
+    assert all(torch.equal(t, state[name]) for name, t in net.state_dict().items())
+    assert (net.training, net.fc.training, net.bn.training) == (True, False, True)
+    # Dropout and batch norm were at rest, or the two runs would differ; and the cache was empty in both.
+    assert np.array_equal(first["logits"], again["logits"])
+    assert not first["logits"].flags.writeable or first["logits"].base is None
+    assert (first["ids"].dtype, again["ids"].dtype) == (np.int64, np.bool_)
+
+
+def test_mindspore_runs_in_inference_mode_and_is_left_as_it_was(monkeypatch):
+    import mindspore as ms
+
+    monkeypatch.setenv("MS_JIT", "1")
+    net = ms_net()
+    net.set_train(True)
+    net.fc.set_train(False)
+    names = [p.name for p in net.get_parameters()]
+    values = [p.asnumpy().copy() for p in net.get_parameters()]
+    np.random.seed(3), random.seed(3)
+    expected = np.random.rand(), random.random()
+    ms.set_seed(3), random.seed(3)
+    generator = ms.get_rng_state().asnumpy().copy()
+
+    runner = ms_runner(net)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        first = runner.run([X, np.array([[1, 2], [3, 4]])])
+        again = runner.run({"x": X.astype(np.float64), "ids": np.array([True])})
+        assert ms.get_context("mode") == ms.GRAPH_MODE
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+
+    assert os.environ["MS_JIT"] == "1"
+    assert (np.random.rand(), random.random()) == expected
+    assert np.array_equal(ms.get_rng_state().asnumpy(), generator)
+    assert [p.name for p in net.get_parameters()] == names
+    assert all(np.array_equal(p.asnumpy(), v) for p, v in zip(net.get_parameters(), values, strict=True))
+    assert net.calls.asnumpy().item() == 0
+    assert (net.training, net.fc.training, net.bn.training) == (True, False, True)
+    assert net.seen == ["Float32", "Float32"]
+    (y, (ids,)), (z, (flags,)) = first["logits"], again["logits"]
+    assert np.array_equal(y, z)
+    assert (ids.dtype, flags.dtype) == (np.int64, np.bool_)
+
+
+def test_an_unset_jit_switch_stays_unset(monkeypatch):
+    monkeypatch.delenv("MS_JIT", raising=False)
+    ms_runner(ms_net()).run([X])
+    assert "MS_JIT" not in os.environ
+
+
+def test_other_values_are_held_and_given_back():
+    import torch
+
+    t, m = torch_net(), ms_net()
+    for runner, name, net in ((torch_runner(t), "fc.weight", t), (ms_runner(m), "fc.weight", m)):
+        own = runner.state()
+        assert own[name].shape == (3, 4)
+        held = {name: np.full((3, 4), 7.0, np.float32)}
+        with runner.holding(held):
+            assert (runner.state()[name] == 7).all()
+            bias = own["fc.bias"]
+            out = runner.run([X], lambda net, x: net.fc(x))
+            np.testing.assert_allclose(out - bias, np.repeat(7 * X.sum(1, keepdims=True), 3, 1), rtol=1e-5)
+        assert all(np.array_equal(runner.state()[n], v) for n, v in own.items())
+        with contextlib.suppress(KeyError), runner.holding(held):
+            raise KeyError
+        assert all(np.array_equal(runner.state()[n], v) for n, v in own.items())
+        with pytest.raises(ConversionError, match=r"fc.weight: shape \(2,\), \(3, 4\) in the .* nope: the .* no such"):
+            runner.holding({name: np.ones(2), "nope": np.ones(1)}).__enter__()
+    tied = torch.nn.ModuleDict({"a": torch.nn.Linear(2, 2), "b": torch.nn.Linear(2, 2)})
+    tied["b"].weight = tied["a"].weight
+    with torch_runner(tied).holding({"a.weight": np.full((2, 2), 5, np.float32)}):
+        assert (tied["b"].weight == 5).all()
+    assert tied["b"].weight is tied["a"].weight
+
+
+def test_a_network_wrapped_for_training_is_not_trained():
+    from mindspore import nn
+
+    net = nn.Dense(4, 3)
+    net.set_grad()
+    wrapped = nn.TrainOneStepCell(nn.WithLossCell(net, nn.MSELoss()), nn.SGD(net.trainable_params()))
+    weight = net.weight.asnumpy().copy()
+    assert ms_runner(wrapped).run([X]).shape == (2, 3)
+    assert np.array_equal(net.weight.asnumpy(), weight)
+    assert net.requires_grad
+
+
+def test_bfloat16_comes_out_as_float32():
+    import torch
+
+    net = torch.nn.Linear(4, 3).to(torch.bfloat16)
+    runner = torch_runner(net)
+    assert runner.dtype == "bfloat16"
+    out = runner.run([X])
+    assert out.dtype == np.float32
+    assert np.array_equal(out, net(torch.from_numpy(X).bfloat16()).float().detach().numpy())
+    assert dtype_name(runner.state()["weight"]) == "bfloat16"
+
+
+def test_an_operation_without_a_kernel_is_named():
+    import mindspore as ms
+    import torch
+    from mindspore import mint, nn
+
+    image = np.ones((2, 3, 8, 8), np.float32)
+    for net, inputs, operation, words in (
+        (nn.InstanceNorm2d(3), image, "InstanceNorm", "InstanceNorm has no kernel on CPU"),
+        (mint.nn.Conv2d(3, 4, 3), image, "Conv2DExt", "Conv2DExt has no kernel on CPU"),
+        (nn.Dense(4, 3).to_float(ms.bfloat16), X, "MatMul", "MatMul in bfloat16 has no kernel on CPU"),
+    ):
+        with pytest.raises(NotRunnableError) as e:
+            ms_runner(net).run([inputs])
+        assert e.value.operation == operation
+        assert str(e.value) == f"the MindSpore network cannot run here: {words}"
+    cuda = SimpleNamespace(forward=lambda net, x: x.to("cuda"))
+    if not torch.cuda.is_available():
+        with pytest.raises(NotRunnableError) as e:
+            torch_runner(torch.nn.Linear(4, 3)).run([X], cuda.forward)
+        assert e.value.operation in ("CUDA", "NVIDIA driver")
+
+
+def test_a_failed_run_leaves_no_trace_in_mindspore():
+    """A failing cell under to_float would have MindSpore cast whatever runs next; a late failure would hit it."""
+    import mindspore as ms
+    from mindspore import nn, ops
+
+    with pytest.raises(NotRunnableError):
+        ms_runner(nn.Dense(4, 3).to_float(ms.bfloat16)).run([X])
+    assert str(nn.Dense(4, 3)(ms.Tensor(X)).dtype) == "Float32"
+    with pytest.raises(InputError, match="'input_indices' should be in the range"):
+        ms_runner(nn.Embedding(4, 3)).run([np.array([1, 9])])
+    assert ops.relu(ms.Tensor(X)).asnumpy().shape == (2, 4)
+
+
+def test_inputs_that_do_not_fit_are_refused_in_the_framework_s_words():
+    import torch
+    from mindspore import nn
+
+    x, t, m = np.ones((2, 5), np.float32), torch.nn.Linear(4, 3), nn.Dense(4, 3)
+    for runner, inputs, words in (
+        (torch_runner(t), [x], r"PyTorch network does not run on float32\[2,5\]: RuntimeError: mat1 and mat2 shapes"),
+        (
+            torch_runner(t),
+            [x.astype(int)],
+            r"PyTorch network does not run on int64\[2,5\]: RuntimeError: mat1 and mat2",
+        ),
+        (
+            torch_runner(t),
+            {"z": X},
+            r"PyTorch network does not run on z=float32\[2,4\]: TypeError: .*unexpected keyword",
+        ),
+        (
+            ms_runner(m),
+            [x],
+            r"MindSpore network does not run on float32\[2,5\]: ValueError: For 'MatMul' the input dim",
+        ),
+        (ms_runner(m), [], r"MindSpore network does not run on no input: TypeError: .*missing 1 required"),
+        (ms_runner(nn.Embedding(4, 3)), [X], r"MindSpore .* on float32\[2,4\]: TypeError: .*Gather.* but get input"),
+    ):
+        with pytest.raises(InputError, match=words) as e:
+            runner.run(inputs)
+        assert "\n" not in str(e.value)
+        assert e.value.__cause__ is not None
+
+
+def test_running_statistics_are_settled_and_seeded():
+    import torch
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), torch.nn.BatchNorm1d(6))
+    from automap import torch_runner as module
+
+    runner = module.Runner(net)
+    x = np.random.default_rng(0).normal(5, 3, (64, 4)).astype(np.float32)
+    with runner.holding({}):
+        assert runner.settle([x], 0)
+        once = runner.state()
+        y = runner.run([x])
+        assert runner.settle([x], 0)
+        assert all(np.array_equal(once[name], value) for name, value in runner.state().items())
+        assert runner.settle([x], 1)
+        assert not np.array_equal(once["1.running_var"], runner.state()["1.running_var"])
+    assert np.abs(y.mean(0)).max() < 0.6
+    assert 0.4 < y.std(0).mean() < 1.6
+    assert (net[1].running_mean == 0).all()
+    assert not module.Runner(torch.nn.Linear(4, 3)).settle([x], 0)
+
+
+def test_noise_moves_outputs_by_rounding_and_by_the_kernels_error():
+    import torch
+
+    from automap import torch_runner as module
+    from automap.running import NOISE_BINS
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+    runner = module.Runner(net)
+
+    def moved(table: dict[str, np.ndarray[Any, Any]]) -> float:
+        return float(np.abs(runner.run_with_noise([X], 0, table) - exact).max())
+
+    exact = runner.run([X])
+    everywhere = np.full(NOISE_BINS, 1e-4)
+    far_out = everywhere * (np.arange(NOISE_BINS) >= NOISE_BINS - 8)  # arguments above 4, which there are none of
+    assert 0 < moved({}) < 1e-6
+    assert 1e-6 < moved({"tanh": everywhere}) < 1e-4 * 16
+    assert moved({"tanh": far_out}) == moved({})
+    with runner.holding({"0.bias": np.full(16, 5, np.float32)}):
+        exact = runner.run([X])
+        assert moved({"tanh": far_out}) > 10 * moved({})
+    assert not np.array_equal(runner.run([X]), exact)
+
+
+def test_the_error_of_kernels_is_measured_where_it_is():
+    import mindspore as ms
+
+    from automap.mindspore_runner import kernel_noise
+    from automap.running import NOISE_BINS, NOISE_RANGE
+
+    measured = kernel_noise()
+    eps = np.finfo(np.float32).eps
+    assert all(e.shape == (NOISE_BINS,) and 4 * eps < e.max() < 1e-2 for e in measured.values())
+    x = np.random.default_rng(0).uniform(-NOISE_RANGE, NOISE_RANGE, 1000).astype(np.float32)
+    error = np.abs(ms.ops.tanh(ms.Tensor(x)).asnumpy() - np.tanh(x.astype(np.float64)))
+    bins = ((x / NOISE_RANGE + 1) / 2 * NOISE_BINS).astype(int)
+    assert (error <= 1.5 * measured.get("tanh", np.zeros(NOISE_BINS))[bins] + 4 * eps).all()
