@@ -12,9 +12,9 @@ Every tool maps every pair in a process of its own; the seconds are those of the
 - *automap*: ``automap infer A.json B.json -o out.json``.
 - *weightbridge* 0.0.4 maps the arrays of one state dict to those of another and raises where it is not sure. It gets
   arrays of the right shapes (without memory behind them), no formats, since MindSpore lays its weights out as PyTorch
-  does, and no ``num_batches_tracked``, which a user would drop first. If it raises, it is tried again with
-  ``ignore_unmatched_inputs``, then with ``ignore_unmatched_outputs`` too; the first answer counts, and only its own
-  seconds. A pair without shapes is skipped: it cannot work without them.
+  does, and no ``num_batches_tracked`` where the port has none, which a user would drop first. If it raises, it is
+  tried again with ``ignore_unmatched_inputs``, then with ``ignore_unmatched_outputs`` too; the first answer counts,
+  and only its own seconds. A pair without shapes is skipped: it cannot work without them.
 - *Hungarian*: one dense matrix of rapidfuzz similarities, after MindSpore's words for a norm's parameters were
   translated, and ``scipy.optimize.linear_sum_assignment``; a pair of different shapes is forbidden. Without shapes it
   goes by names alone.
@@ -160,7 +160,9 @@ def weightbridge(pair: dict[str, Any], ignoring: str) -> list[tuple[str, str]]:
     import numpy as np
     import weightbridge
 
-    names = [n for n, _, _ in pair["torch"] if not n.endswith("num_batches_tracked")]
+    counter = "num_batches_tracked"
+    kept = any(n.endswith(counter) for n, _, _ in pair["mindspore"])
+    names = [n for n, _, _ in pair["torch"] if kept or not n.endswith(counter)]
     shapes = {n: s for n, s, _ in pair["torch"]}
     # Each input holds its own number, over and over without memory behind it, so the output says which input it is.
     theirs = {n: np.broadcast_to(np.float64(i), shapes[n]) for i, n in enumerate(names)}
