@@ -113,8 +113,10 @@ def measure(command: list[str], folder: Path) -> tuple[float, float, int]:
     with (folder / "said.txt").open("w") as said:
         process = subprocess.Popen(command, cwd=folder, stdout=said, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    seconds = time.perf_counter() - start
     kilobytes = usage.ru_maxrss / (1024 if sys.platform == "darwin" else 1)
-    return time.perf_counter() - start, kilobytes / 1024, os.waitstatus_to_exitcode(status)
+    return seconds, kilobytes / 1024, process.returncode
 
 
 def exponent(sizes: list[int], seconds: list[float]) -> float:

@@ -1,0 +1,85 @@
+"""The benchmarks count what they say they count."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+
+
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", BENCHMARKS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+peers, scale = load("peers"), load("scale")
+
+PAIR: dict[str, Any] = {
+    "mapping": {"a.weight": "x.weight", "emb.weight": "e.embedding_table"},
+    "composite": [{"torch": ["qkv"], "mindspore": ["q", "k", "v"]}],
+    "tied": [["emb.weight", "head.weight"]],
+    "either": [["position_ids", "ids"]],
+}
+RIGHT = {
+    (("a.weight",), ("x.weight",)): False,
+    (("head.weight",), ("e.embedding_table",)): False,  # the other name of a tied tensor
+    (("qkv",), ("q", "k", "v")): False,
+    (("position_ids",), ("ids",)): False,  # may be mapped
+}
+
+
+def test_everything_right_is_exact() -> None:
+    assert peers.score(PAIR, RIGHT) == peers.Score(right=3, wrong=0, marked=0, missing=0, exact=True)
+
+
+def test_an_entry_too_many_is_wrong() -> None:
+    entries = {**RIGHT, (("b",), ("y",)): True}
+    assert peers.score(PAIR, entries) == peers.Score(right=3, wrong=1, marked=1, missing=0, exact=False)
+
+
+def test_another_partner_is_wrong_and_the_true_one_missing() -> None:
+    entries = {k: v for k, v in RIGHT.items() if k[0] != ("a.weight",)}
+    entries[("a.weight",), ("z.weight",)] = False
+    assert peers.score(PAIR, entries) == peers.Score(right=2, wrong=1, marked=0, missing=1, exact=False)
+
+
+def test_no_answer_is_all_missing() -> None:
+    assert peers.score(PAIR, {}) == peers.Score(right=0, wrong=0, marked=0, missing=3, exact=False)
+
+
+@pytest.mark.parametrize("size", [300, 1000])
+def test_the_synthetic_port_has_every_parameter_once(size: int) -> None:
+    listing = list(scale.network(size))
+    port = list(scale.port(listing))
+    truth = {name: scale.mindspore_name(name) for name, _ in listing}
+    shapes = dict(port)
+    assert len(shapes) == len(port)
+    assert len({name for name, _ in listing}) == len(listing)
+    assert sorted(m for m in truth.values() if m is not None) == sorted(shapes)
+    assert all(shapes[truth[name]] == shape for name, shape in listing if truth[name] is not None)
+    assert abs(len(port) - size) < 0.05 * size
+    assert truth["encoder.layers.3.self_attn.q_proj.weight"] == "transformer.cells.3.mix.wq.weight"
+    assert truth["backbone.stages.0.1.bn1.running_mean"] == "cnn.groups.0.1.first.scale.moving_mean"
+
+
+def test_exponent_of_known_growth() -> None:
+    sizes = [1000, 2000, 10000]
+    assert scale.exponent(sizes, [0.001 * s for s in sizes]) == pytest.approx(1)
+    assert scale.exponent(sizes, [1e-6 * s * s for s in sizes]) == pytest.approx(2)
+
+
+def test_measure_reports_status_and_memory(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "x = bytearray(80 << 20); raise SystemExit(3)"]
+    seconds, megabytes, status = scale.measure(command, tmp_path)
+    assert status == 3
+    assert megabytes > 80
+    assert seconds > 0
