@@ -198,6 +198,21 @@ def test_numbers_are_plain_and_short() -> None:
     assert (e.confidence, str(e.evidence)) == (0.3333, "{'names': 0.0, 'n': 3}")
 
 
+def test_lists_are_taken_for_tuples() -> None:
+    step = Transform("split", {"axis": 0, "sizes": [1, 1]})
+    e = Entry(["a"], ["b", "c"], [step], runner_up=RunnerUp(["a"], ["d"], 0.5))  # type: ignore[arg-type]
+    assert e == Entry(("a",), ("b", "c"), (step,), runner_up=RunnerUp(("a",), ("d",), 0.5))
+    side = Side("", 1, "")
+    assert Mapping(side, side, [e], [], [], ["p"]) == Mapping(side, side, (e,), pins=("p",))  # type: ignore[arg-type]
+
+
+def test_evidence_may_be_nested() -> None:
+    e = Entry(("a",), ("b",), evidence={"votes": {"x": np.float32(0.1), "y": (1, 0.123456)}})
+    assert e.evidence == {"votes": {"x": 0.1, "y": [1, 0.1235]}}
+    mapping = replace(renames(a="b"), entries=(e,))
+    assert Mapping.from_json(mapping.to_json()) == mapping
+
+
 def test_why_belongs_to_a_review() -> None:
     assert Entry(("a",), ("b",), why="because").why == ""
     assert Entry(("a",), ("b",), review=True, why="because").why == "because"
@@ -276,6 +291,19 @@ def edited(**changes: object) -> str:
         (edited(torch=[]), 'F: it: "torch" must be an object, not []'),
         (edited(torch__source=KeyError), 'F: "torch" lacks "source": add it, or run automap infer again'),
         (edited(torch__parameters=True), 'F: "torch": "parameters" must be a whole number, not True'),
+        (edited(unmatched__ms=[]), 'F: "unmatched" has an unknown key "ms": known are torch, mindspore'),
+        (
+            edited(entries__0__torch="a"),
+            "F: entry 1: \"torch\" must be a list, not 'a'",
+        ),
+        (
+            edited(entries__1__runner_up__margin=KeyError),
+            'F: entry 2 (conv.weight), "runner_up" lacks "margin": add it, or run automap infer again',
+        ),
+        (
+            edited(entries__0__mindspore=[]),
+            "F: entry _bn0.weight ->  lacks a name on one side: move the other to unmatched",
+        ),
         (edited(entries__0=1), "F: entry 1 must be an object, not 1"),
         (
             edited(entries__0__mindspore=KeyError),
@@ -448,8 +476,17 @@ def test_from_dict() -> None:
         Mapping.from_dict({"a": "x", "b": "x"})
     with pytest.raises(MappingError, match="a dict of names to names, not of 'a' to 3"):
         Mapping.from_dict({"a": 3})  # type: ignore[dict-item]
+    with pytest.raises(MappingError, match="a dict of names to names, not of 3 to 'a'"):
+        Mapping.from_dict({3: "a"})  # type: ignore[dict-item]
     with pytest.raises(MappingError, match="the mapping has no entry"):
         Mapping.from_dict({})
+
+
+def test_text_without_a_file() -> None:
+    with pytest.raises(MappingError, match=r"^the mapping: not JSON or damaged"):
+        Mapping.from_json("")
+    with pytest.raises(MappingError, match=r"^the table: the first line must name"):
+        Mapping.from_csv("")
 
 
 # The value. ---------------------------------------------------------------------------------------------------------
@@ -531,6 +568,7 @@ def test_rich() -> None:
     long = printed(Mapping.from_dict({f"t{i}": f"m{i}" for i in range(300)}))
     assert len(long.splitlines()) < 20
     assert "… and 288 more; 300 matched" in long
+    assert "more" not in text
     assert "MindSpore -> PyTorch" in printed(MAPPING.invert())
 
 
