@@ -56,11 +56,11 @@ def _values(param: Param, shape: tuple[int, ...], rng: np.random.Generator) -> A
     if leaf == "running_var":
         return _around_one(rng, shape)
     if leaf == "running_mean":
-        return _normal(rng, shape, 0.2)
+        return _normal(rng, shape, 0.3)
     if param.kind != "parameter":
         return None
     if ("bias" in leaf and "table" not in leaf) or (leaf == "beta" and long <= 1):
-        return _normal(rng, shape, 0.2)
+        return _normal(rng, shape, 0.3)
     if "embedding" in owner or any(word in leaf for word in _ADDED):
         return _normal(rng, shape, 1.0)
     if len(shape) <= 1 or (long <= 1 and (leaf != "weight" or "norm" in owner)):

@@ -18,7 +18,6 @@ from automap.dtypes import Array, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
 from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs
-from automap.seeding import generator
 
 #: Messages about something that this machine lacks; the group names it.
 _LACKS = (
@@ -69,45 +68,38 @@ class Runner:
             except Exception as error:
                 raise _translated(error, inputs) from error
 
-    def settle(self, inputs: Inputs, seed: int, forward: Forward | None = None) -> bool:
-        """Set the running statistics to what these inputs bring about, with a seeded spread around it.
+    def settle(self, inputs: Inputs, forward: Forward | None = None) -> None:
+        """Scale the running statistics of each norm to the size of what these inputs bring to it.
 
-        Statistics that fit nothing let the activations of a deep network grow or fade, layer by layer, until its
-        output hides what most of its parameters do. Call it inside :meth:`holding`, which puts the network's own
-        statistics back.
-
-        Returns:
-            Whether the network keeps running statistics at all.
+        Statistics that do not fit let the signal of a deep network grow or fade, layer by layer, until its output
+        hides what most parameters do. One factor for each layer is enough, and keeps the channels as different as
+        they are. Fitting mean and variance of every channel would make rounding errors grow instead. Call it inside
+        :meth:`holding`, which puts the network's own statistics back.
         """
-        keepers = {
-            module: name
-            for name, module in self.model.named_modules()
-            if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.running_mean is not None
-        }
-        found: dict[torch.nn.Module, tuple[torch.Tensor, torch.Tensor]] = {}
+        found: dict[torch.nn.Module, torch.Tensor] = {}
 
         def before(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-            if module in found or not args or args[0].dim() < 2:
-                return
-            channels = args[0].detach().float().transpose(0, 1).flatten(1)
-            var, mean = torch.var_mean(channels, dim=1, correction=0)
-            # Half the mean over the channels: one that happens to be constant here must not be blown up elsewhere.
-            var = ((var + var.mean()) / 2).clamp_min(1e-4)
-            rng = generator(seed, keepers[module])
-            shift = torch.from_numpy(rng.normal(0.0, 0.2, len(var))).to(var)
-            spread = torch.from_numpy(rng.uniform(0.7, 1.4, len(var))).to(var)
-            found[module] = (mean + shift * var.sqrt(), var * spread)
-            _set_statistics(module, *found[module])  # what follows in this very run sees the normalised values
+            if module not in found and args:
+                found[module] = args[0].square().mean().clamp_min(1e-4)
+                scale(module)  # what follows in this very run sees the normalised values
 
-        hooks = [module.register_forward_pre_hook(before) for module in keepers]
+        def scale(module: Any) -> None:
+            module.running_mean.mul_(found[module].sqrt())
+            module.running_var.mul_(found[module])
+
+        hooks = [
+            module.register_forward_pre_hook(before)
+            for module in self.model.modules()
+            if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.running_mean is not None
+        ]
         try:
-            self.run(inputs, forward)
+            if hooks:
+                self.run(inputs, forward)
         finally:
             for hook in hooks:
                 hook.remove()
-        for module, statistics in found.items():
-            _set_statistics(module, *statistics)
-        return bool(keepers)
+        for module in found:
+            scale(module)
 
     def run_with_noise(
         self, inputs: Inputs, seed: int, kernel_noise: Mapping[str, Array], forward: Forward | None = None
@@ -171,11 +163,6 @@ def _unchanged(model: torch.nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for tensor, value in values:
                     tensor.copy_(value)
-
-
-def _set_statistics(module: Any, mean: torch.Tensor, var: torch.Tensor) -> None:
-    module.running_mean.copy_(mean)
-    module.running_var.copy_(var)
 
 
 def _output(value: Any) -> Array | None:

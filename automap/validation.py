@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import html
 import inspect
 import json
 import math
@@ -33,7 +34,7 @@ __all__ = ["Comparison", "InputSpec", "Runner", "Validation", "parse_input", "se
 DRAWS = 2
 
 #: The spread of the outputs under rounding is a sample; the greatest difference may be a few times larger.
-_SPREAD_FACTOR = 4.0
+_SPREAD_FACTOR = 8.0
 
 #: Where rounding alone moves an output by more than this part of its scale, agreement says little.
 _TOO_NOISY = 1e-2
@@ -80,6 +81,9 @@ class Validation:
     def __str__(self) -> str:
         lines = [self.verdict, *(f"  {c.words}" for c in self.outputs if c.words not in self.verdict and not c.passed)]
         return "\n".join([*lines, *(f"  {a}" for a in self.assumptions)])
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def __rich__(self) -> RenderableType:
         from rich.console import Group
@@ -227,7 +231,7 @@ class _Run:
         drawn = [probe.draw(self.seed, k) for k in range(1 if probe.fixed else DRAWS)]
         with self.torch.holding(seeded_weights(self.listing, self.seed) if given is None else given):
             if given is None:
-                self.torch.settle(drawn[0], self.seed, self.torch_forward)
+                self.torch.settle(drawn[0], self.torch_forward)
             state = self.torch.state()
             expected = [self.torch.run(x, self.torch_forward) for x in drawn]
             spread = self._spread(drawn, expected) if self.rtol is None else {}
@@ -262,6 +266,9 @@ class _Run:
     def _converted(self, state: dict[str, Array]) -> dict[str, Array]:
         """What MindSpore gets. PyTorch parameters without a home are left out: the outputs tell whether they matter."""
         homeless = {u.name for u in self.mapping.unmatched_torch}
+        mapped = set(self.mapping.names("torch")) - homeless
+        if mapped & state.keys():  # else the names differ by a prefix, which is for the conversion to find
+            homeless = state.keys() - mapped
         told = [
             p.name
             for p in self.listing
@@ -271,10 +278,10 @@ class _Run:
         ]
         if told:
             self.assumptions.append(f"{len(told)} PyTorch parameter(s) have no home in MindSpore: {_some(told)}")
-        mapped = {name: array for name, array in state.items() if name not in homeless}
-        report = conversion.ConversionReport()
+        kept = {name: array for name, array in state.items() if name not in homeless}
+        report = conversion.ConversionReport()  # so that a cast is no warning: the outputs show what it loses
         made: dict[str, Array] = conversion.apply(
-            self.mapping, mapped, framework="numpy", target=self.target, report=report
+            self.mapping, kept, framework="numpy", target=self.target, report=report
         )
         return made
 

@@ -276,26 +276,43 @@ def test_inputs_that_do_not_fit_are_refused_in_the_framework_s_words():
         assert e.value.__cause__ is not None
 
 
-def test_running_statistics_are_settled_and_seeded():
+def test_running_statistics_are_scaled_to_what_arrives():
     import torch
 
-    net = torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.BatchNorm1d(6), torch.nn.ReLU(), torch.nn.BatchNorm1d(6))
     from automap import torch_runner as module
+    from automap.seeding import seeded_weights
+    from automap.torch_edge import listing_of
 
+    class Block(torch.nn.Module):
+        """A residual block twice as large at its end as at its start, were it not for the norm."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.fc = torch.nn.BatchNorm1d(32), torch.nn.Linear(32, 32)
+
+        def forward(self, x: Any) -> Any:
+            return x + 2 * self.fc(self.norm(x))
+
+    net = torch.nn.Sequential(torch.nn.Linear(4, 32), *[Block() for _ in range(40)])
+    own = {name: t.clone() for name, t in net.state_dict().items()}
     runner = module.Runner(net)
-    x = np.random.default_rng(0).normal(5, 3, (64, 4)).astype(np.float32)
-    with runner.holding({}):
-        assert runner.settle([x], 0)
-        once = runner.state()
-        y = runner.run([x])
-        assert runner.settle([x], 0)
-        assert all(np.array_equal(once[name], value) for name, value in runner.state().items())
-        assert runner.settle([x], 1)
-        assert not np.array_equal(once["1.running_var"], runner.state()["1.running_var"])
-    assert np.abs(y.mean(0)).max() < 0.6
-    assert 0.4 < y.std(0).mean() < 1.6
-    assert (net[1].running_mean == 0).all()
-    assert not module.Runner(torch.nn.Linear(4, 3)).settle([x], 0)
+    x = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
+    seeded = seeded_weights(listing_of(net))
+    with runner.holding(seeded):
+        explodes = np.abs(runner.run([x])).max()
+        runner.settle([x])
+        settled, y = runner.state(), runner.run([x])
+    assert explodes > 1e6
+    assert np.abs(y).max() < 100
+    # One factor for a layer, and its square for the variance: the channels keep their differences.
+    ratio = settled["20.norm.running_var"] / seeded["20.norm.running_var"]
+    np.testing.assert_allclose(ratio, ratio[0], rtol=1e-5)
+    mean = settled["20.norm.running_mean"] / seeded["20.norm.running_mean"]
+    np.testing.assert_allclose(mean**2, ratio, rtol=1e-4)
+    assert ratio[0] > 2
+    assert all(np.array_equal(settled[n], v) for n, v in seeded.items() if not n.endswith(("mean", "var")))
+    assert all(torch.equal(t, own[name]) for name, t in net.state_dict().items())
+    module.Runner(torch.nn.Linear(4, 3)).settle([x])  # nothing to do
 
 
 def test_noise_moves_outputs_by_rounding_and_by_the_kernels_error():

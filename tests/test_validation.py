@@ -210,8 +210,8 @@ def test_seeded_weights_let_every_parameter_matter():
     for name in ("bn.weight", "bn.running_var", "gamma"):
         assert 0.5 <= values[name].min() < 0.7 < 1.3 < values[name].max() <= 1.5, name
     for name in ("stem.bias", "bn.bias", "bn.running_mean"):
-        assert 0.1 < values[name].std() < 0.3, name
-        assert abs(values[name].mean()) < 0.1, name
+        assert 0.2 < values[name].std() < 0.4, name
+        assert abs(values[name].mean()) < 0.15, name
     scales = {"stem.weight": 288, "head.weight": 128, "experts.w1": 256, "words.weight": 1, "pos_embed": 1}
     for name, fan_in in scales.items():
         assert values[name].std() * math.sqrt(fan_in) == pytest.approx(1, rel=0.15), name
@@ -379,6 +379,7 @@ def test_a_validation_shows_itself():
     assert text.startswith("They differ.\n")
     assert "a guess" in text
     assert outputs[0].words in text
+    assert failed._repr_html_() == f"<pre>{text}</pre>"
     data = json.loads(failed.to_json())
     assert (data["passed"], data["exit_code"], data["greatest"], data["seed"]) == (False, 1, 2.0, 5)
     assert data["outputs"][0]["index"] == [1]
