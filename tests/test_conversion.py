@@ -19,6 +19,7 @@ from automap.dtypes import BFLOAT16, Array, cast, is_same, widen
 from automap.errors import AutomapError, ConversionError, MappingError
 from automap.graph import Listing, Param
 from automap.mapping import Entry, Mapping, Side, Unmatched
+from automap.sources import open_source
 
 SIDE = Side("", 1, "")
 
@@ -67,6 +68,12 @@ def test_renames_in_the_order_of_the_mapping() -> None:
     assert list(out) == ["bn.gamma", "bn.beta"]
     assert out["bn.gamma"].tolist() == [1, 2, 3]
     assert out["bn.beta"].tolist() == [10, 11, 12]
+
+
+def test_a_report_of_nothing() -> None:
+    report = ConversionReport()
+    to_numpy({"a": "b"}, {"a": array(1)}, report=report)
+    assert str(report) == "only names changed"
 
 
 def test_mapping_as_file_and_as_dict(tmp_path: Path) -> None:
@@ -350,6 +357,13 @@ def test_what_of_the_target_is_not_made() -> None:
     assert report.not_made == {"rel.index": "computed", "new": "not in the mapping"}
 
 
+def test_target_as_tensors_and_as_a_file(tmp_path: Path) -> None:
+    tensors = {"bn.gamma": array(4), "bn.beta": array(3)}
+    for target in (tensors, write_safetensors(tmp_path / "ms.safetensors", tensors)):
+        message = offence(lambda t=target: to_numpy(NORM, norm(), target=t))  # type: ignore[misc]
+        assert "1 of a shape that does not fit: bn.weight (becomes [3], but bn.gamma is [4])" in message
+
+
 def test_target_of_the_other_side() -> None:
     message = offence(lambda: to_numpy(NORM, norm(), target=Listing("torch", (Param("bn.weight"),))))
     assert message.startswith("the target is PyTorch's, but the conversion leads to MindSpore")
@@ -435,6 +449,9 @@ def test_a_loss_that_nobody_asked_for_is_not_silent() -> None:
     tiny = norm() | {"bn.weight": np.full(3, 1e-12, np.float32)}
     with pytest.warns(UserWarning, match="3 value\\(s\\) turned to zero"):
         to_numpy(NORM, tiny, dtype="float16")
+    huge = norm() | {"bn.weight": np.full(3, 1e12, np.float32)}
+    with pytest.warns(UserWarning, match="3 value\\(s\\) out of the range"):
+        to_numpy(NORM, huge, dtype="float16", allow_overflow=True)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         to_numpy(NORM, norm(), dtype="float16")
@@ -531,10 +548,10 @@ def ms_net(dtype: str = "float32") -> Any:
     from mindspore import nn
 
     class Net(nn.Cell):
-        def __init__(self) -> None:
+        def __init__(self, channels: int = 3) -> None:
             super().__init__()
             self.conv = nn.Conv1d(2, 3, 5, has_bias=True, dtype=getattr(ms, dtype))
-            self.norm = nn.BatchNorm1d(3)
+            self.norm = nn.BatchNorm1d(channels)
             self.emb = nn.Embedding(4, 3)
             self.extra = nn.Dense(3, 2)
 
@@ -632,6 +649,12 @@ def test_load_into_a_wrapped_network() -> None:
 @pytest.mark.frameworks
 def test_load_a_plain_dict_finds_the_shape() -> None:
     source, net = torch_net(), ms_net()
+    with pytest.raises(ConversionError, match="has the names of MindSpore, but the conversion starts from PyTorch"):
+        apply(NET, {p.name: p for p in net.get_parameters()})
+    with pytest.raises(
+        ConversionError, match=r"shape that does not fit: bn\.weight \(becomes \[3\], but norm.gamma is \[1\]"
+    ):
+        apply(NET, source.state_dict(), target=type(net)(1))
     report = load(NET.torch_2_ms, source.state_dict(), net)
     assert report.conversion.reshaped == ["conv.weight"]
     assert report.left["extra.bias"] == "not in the mapping"
@@ -663,6 +686,10 @@ def test_back_into_pytorch() -> None:
             p.zero_()
     message = r"not zero and without a counterpart|in it but not in the mapping"
     report = load(NET, {p.name: p for p in net.get_parameters()}, fresh)
+    assert str(report) == (
+        "loaded 8 of 9 parameters; 2 left out; "
+        "left at their initial values: bn.num_batches_tracked (no counterpart in MindSpore)"
+    )
     assert "head.weight" in report.loaded
     assert report.left == {"bn.num_batches_tracked": "no counterpart in MindSpore"}
     for name, tensor in source.state_dict().items():
@@ -779,8 +806,6 @@ def test_convert_needs_no_framework_for_safetensors(tmp_path: Path) -> None:
         [sys.executable, "-c", code, tmp_path / "m.json", path, out], capture_output=True, text=True, check=True
     )
     assert "'bn.gamma': ('float32', 'bfloat16')" in run.stdout
-    from automap.sources import open_source
-
     held = open_source(out, "mindspore").read()
     assert held["bn.gamma"].dtype == BFLOAT16
     assert is_same(widen(held["bn.gamma"]), array(3))
@@ -821,6 +846,16 @@ def test_the_output_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_the_output_is_not_the_input(tmp_path: Path) -> None:
     path = write_safetensors(tmp_path / "in.safetensors", norm())
     assert "the output is the checkpoint itself" in offence(lambda: convert(NORM, path, tmp_path / "." / path.name))
+
+
+def test_an_old_output_is_replaced(tmp_path: Path) -> None:
+    path = write_safetensors(tmp_path / "in.safetensors", norm())
+    out = tmp_path / "out.safetensors"
+    out.write_bytes(b"old")
+    convert(NORM, str(path), str(out))
+    assert list(open_source(out, "mindspore").read()) == ["bn.gamma", "bn.beta"]
+    with pytest.raises(AutomapError, match="there is no file"):
+        convert(NORM, tmp_path / "none.safetensors", out)
 
 
 def test_files_that_cannot_be_read_or_written(tmp_path: Path) -> None:
