@@ -132,8 +132,8 @@ def is_same(a: Array, b: Array) -> bool:
     """Whether two arrays have one type and shape and the same bits, NaN and signed zeros included."""
     if a.shape != b.shape or dtype_name(a) != dtype_name(b):
         return False
-    bits = [np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b)]
-    return np.array_equal(*bits)
+    ours, theirs = (np.ascontiguousarray(x).reshape(-1).view(np.uint8) for x in (a, b))
+    return np.array_equal(ours, theirs)
 
 
 def widen(array: Array) -> Array:

@@ -244,6 +244,9 @@ def test_back_to_all_names_of_a_tied_weight() -> None:
     assert list(out) == ["emb.weight", "head.weight"]
     assert out["head.weight"].tolist() == [1, 2, 3]
     assert report.not_made == {}
+    # A MindSpore checkpoint has it once.
+    once = mapping(entry("a", "x"), mindspore=(Unmatched("y", "tied", alias_of="x"),))
+    assert list(to_numpy(once, {"a": array(3)})) == ["x"]
     only = Listing("torch", (Param("emb.weight", (3,)),))
     assert list(to_numpy(TIED, {"emb.table": array(3)}, reverse=True, target=only)) == ["emb.weight"]
 
