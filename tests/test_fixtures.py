@@ -95,7 +95,7 @@ def test_the_proof_notices_a_swap(regenerate: ModuleType, name: str) -> None:
             continue  # the two biases of an LSTM are added: swapping them changes nothing
         swapped = {**pair.truth, a: pair.truth[b], b: pair.truth[a]}
         difference = regenerate.difference(expected, regenerate.run_mindspore(pair, weights, swapped))
-        assert not difference <= 1e-2, (a, b)  # or NaN, of a negative variance
+        assert not difference <= 1e-3, (a, b)  # or NaN, of a negative variance
 
 
 @pytest.mark.frameworks
