@@ -119,7 +119,7 @@ def mark_optimizer_states(params: Iterable[Param]) -> list[Param]:
             (name[:at], name[match.end() :])
             for at in (0, *(i + 1 for i, c in enumerate(name) if c == "."))
             for pattern in patterns
-            if (match := pattern.match(name, at)) and match.end() < len(name)
+            if (match := pattern.match(name, at))
         ]
         for name in names
     }

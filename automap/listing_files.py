@@ -164,7 +164,7 @@ def _param(entry: object, where: str, text: str) -> Param:
 def _from_csv(content: str, text: str) -> list[Param]:
     first = content.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
-    rows = csv.reader(io.StringIO(content, newline=""), delimiter=delimiter)
+    rows = csv.reader(io.StringIO(content), delimiter=delimiter)
     try:
         header = [h.strip().lower() for h in next(rows, [])]
         names: list[str] = [h for h in ("name", "names", "keys", "key") if h in header]

@@ -229,7 +229,6 @@ def _walk(model: nn.Cell) -> Iterator[tuple[ms.Parameter, _Place]]:
         tuples = {id(p) for held in vars(cell).values() if isinstance(held, ms.ParameterTuple) for p in held}
         for attribute, p in cell._params.items():
             if p is not None:
-                p = getattr(p, "inited_param", None) or p
                 own_state = (state or isinstance(cell, _TRAINING)) and id(p) not in weights
                 yield p, _Place(next(orders), path + attribute, attribute, cell, id(p) in tuples, own_state)
         for name, child in cell._cells.items():

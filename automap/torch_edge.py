@@ -171,9 +171,7 @@ def _state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 def _place(tensor: torch.Tensor) -> Hashable:
     """Equal for tensors that are one in memory: the same object, or the same view of the same storage."""
-    if torch.nn.parameter.is_lazy(tensor) or tensor.layout != torch.strided or tensor.device.type == "meta":
-        return id(tensor)
-    if tensor.numel() == 0 or tensor.is_quantized or tensor.data_ptr() == 0:
+    if torch.nn.parameter.is_lazy(tensor) or tensor.layout != torch.strided or tensor.data_ptr() == 0:
         return id(tensor)
     return (str(tensor.device), tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
 

@@ -169,6 +169,9 @@ def test_torch_shared_module_and_views(torch):
         "whole": ("same",),
         "same": ("whole",),
     }
+    square = torch.ones(2, 2)
+    assert torch_edge.tied({"square": square, "turned": square.t(), "none": square[:0], "nothing": square[2:]}) == {}
+    assert torch_edge.array_of(torch.tensor([1 + 2j]).conj()).tolist() == [1 - 2j]
 
 
 def test_torch_without_values(torch):
@@ -320,10 +323,11 @@ def test_damaged_torch_file(torch, tmp_path, case):
     content, expected = DAMAGED[case]
     path = tmp_path / "net.pth"
     path.write_bytes(content(torch, tmp_path))
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
         with pytest.raises(SourceError) as caught:
             torch_edge.read_checkpoint(path)
+    assert warned == []
     assert str(caught.value) == f"{path} {expected}"
     assert caught.value.path == str(path)
     assert caught.value.__cause__ is not None
@@ -430,6 +434,10 @@ def test_loss_scale_and_optimizer_beside_the_network(ms):
     expected = [(f"network.{row[0]}", None) for row in NET]
     assert kept == [*expected, ("network.head.weight", None)]
 
+    # Weights are weights, though nothing but the optimizer holds them here.
+    alone = mindspore_edge.listing_of(nn.SGD(cell(ms).trainable_params()))
+    assert {p.name for p in alone if p.kind != "optimizer"} == {p.name for p in cell(ms).trainable_params()}
+
 
 def test_mindspore_names_and_paths(ms):
     from automap import mindspore_edge
@@ -470,6 +478,13 @@ def test_running_statistics_are_known_by_their_names(ms):
         assert {p.name for p in mindspore_edge.listing_of(made) if p.kind == "buffer"} == frozen
         assert len(frozen) >= 2
 
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.running_mean = ms.Parameter(ms.Tensor(np.ones(2, np.float32)))
+
+    assert mindspore_edge.listing_of(Net()).parameters[0].kind == "parameter"  # it is trained
+
 
 def test_two_parameters_of_one_name(ms):
     from automap import mindspore_edge
@@ -492,11 +507,18 @@ def test_cells_that_refer_to_each_other(ms):
     """Neither a cycle nor a thicket of references keeps the listing from ending."""
     from automap import mindspore_edge
 
-    layers = [ms.nn.Dense(2, 2) for _ in range(8)]
+    layers = [ms.nn.Dense(2, 2) for _ in range(14)]
     for layer in layers:
         for i, other in enumerate(layers):
             layer._cells[f"to{i}"] = other
-    assert len(mindspore_edge.listing_of(ms.nn.CellList(layers))) == 16
+    assert len(mindspore_edge.listing_of(ms.nn.CellList(layers))) == 28
+
+    parent, child = ms.nn.SequentialCell(ms.nn.Dense(2, 2)), ms.nn.Dense(2, 2)
+    parent.append(child)
+    child._cells["parent"] = parent
+    assert [(p.name, p.aliases) for p in mindspore_edge.listing_of(parent)] == [
+        (name, ()) for name in ("0.weight", "0.bias", "1.weight", "1.bias")
+    ]
 
 
 def test_empty_cell(ms):
@@ -510,7 +532,11 @@ def test_mindspore_state_and_load(ms):
     from automap import mindspore_edge
 
     net, other = cell(ms), cell(ms)
-    other.to_float(ms.float16)
+    half = ms.nn.Dense(1, 2).to_float(ms.float16)
+    half.weight.set_dtype(ms.float16)
+    mindspore_edge.load_state(half, {"weight": np.array([[1], [2]]), "bias": np.array([1, 2], np.int64)})
+    assert (half.weight.dtype, half.weight.asnumpy().tolist()) == (ms.float16, [[1], [2]])
+    assert (half.bias.dtype, half.bias.asnumpy().tolist()) == (ms.float32, [1, 2])
     state = mindspore_edge.state_of(net)
     assert list(state) == [row[0] for row in NET]
     del state["table"]
@@ -623,13 +649,28 @@ def test_nothing_is_left_in_the_working_folder(run_python, tmp_path):
     assert [p.name for p in work.iterdir()] == ["rank_0"]  # what it would have left
 
 
-def test_what_the_user_has_set_stays(run_python):
+def environment(run_python, **values: str) -> str:
+    """What three variables are after quiet_mindspore(), where these were set before."""
     code = (
-        "import os; os.environ.update(GLOG_v='1', MS_OM_PATH='here', MS_COMPILER_CACHE_PATH='there')\n"
+        "import os, sys\n"
+        "names = 'GLOG_v', 'MS_OM_PATH', 'MS_COMPILER_CACHE_PATH'\n"
+        "for n in names: os.environ.pop(n, None)\n"
+        f"os.environ.update({values})\n"
         "from automap.quiet import quiet_mindspore; quiet_mindspore()\n"
-        "print(*(os.environ[n] for n in ('GLOG_v', 'MS_OM_PATH', 'MS_COMPILER_CACHE_PATH')))"
+        "print(*(os.environ.get(n, '-').partition('automap-')[1] or os.environ.get(n) for n in names))"
     )
-    assert run_python(code).stdout == "1 here there\n"
+    return run_python(code).stdout.strip()
+
+
+def test_what_the_user_has_set_stays(run_python):
+    assert environment(run_python) == "3 automap- automap-"
+    assert environment(run_python, GLOG_v="1", MS_OM_PATH="x") == "1 x automap-"
+    assert environment(run_python, MS_COMPILER_CACHE_ENABLE="1") == "3 automap- None"
+    code = (
+        "import os, sys; os.environ.pop('GLOG_v', None); sys.modules['mindspore'] = sys\n"
+        "from automap.quiet import quiet_mindspore; quiet_mindspore(); print(os.environ.get('GLOG_v'))"
+    )
+    assert run_python(code).stdout == "None\n"  # it has read its level, and the user imported it
 
 
 def test_replacing_is_all_or_nothing(tmp_path):

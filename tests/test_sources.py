@@ -28,6 +28,7 @@ from automap.sources import (
     wrapper_prefix,
     write_tensors,
 )
+from automap.specs import one_line
 
 frameworks = pytest.mark.frameworks
 
@@ -316,6 +317,29 @@ def test_safetensors_round_trip(framework, tag):
     assert (listed["b16"].shape, listed["b16"].dtype, listed["scalar"].shape) == ((2, 2), "bfloat16", ())
 
 
+def test_safetensors_are_aligned_and_little_endian():
+    arrays = {
+        "c": np.ones(3, np.uint8),
+        "d": np.array([1, 2], ">f8"),
+        "h": np.ones(1, np.float16),
+        "f": np.ones(1, ">f4"),
+    }
+    write_tensors("net.safetensors", arrays, "torch")
+    places = safetensors_file.read_header("net.safetensors").tensors
+    assert all(places[n].start % a.itemsize == 0 for n, a in arrays.items())
+    assert {n: a.tolist() for n, a in open_source("net.safetensors", "torch").read().items()} == {
+        n: a.tolist() for n, a in arrays.items()
+    }
+
+
+def test_safetensors_whose_header_has_another_order():
+    data = np.array([1, 2], "<f4").tobytes()
+    file("net.safetensors", header({"w": entry(start=4, stop=8), "v": entry(start=0, stop=4)}, data))
+    read = open_source("net.safetensors", "torch").read()
+    assert {n: a.tolist() for n, a in read.items()} == {"w": [2], "v": [1]}
+    assert list(read) == ["w", "v"]
+
+
 def test_safetensors_agrees_with_the_package():
     from safetensors.numpy import load_file, save_file
 
@@ -384,6 +408,8 @@ def test_safetensors_names_of_tied_weights():
     # What safetensors.torch.save_model writes for a tied head.
     file("net.safetensors", header({"emb.weight": entry()}, b"\0" * 4, {"head.weight": "emb.weight", "format": "pt"}))
     assert open_source("net.safetensors", "torch").listing().parameters[0].aliases == ("head.weight",)
+    file("net.safetensors", header({"a": entry(), "b": entry(start=4, stop=8)}, b"\0" * 8, {"a": "b"}))
+    assert [p.aliases for p in open_source("net.safetensors", "torch").listing()] == [(), ()]
 
 
 def test_order_of_safetensors():
@@ -603,6 +629,8 @@ def test_tensors_as_a_state_dict():
     )
     both = {"a": linear.weight, "b": dense.weight}
     assert refusal(both, None) == "the state dict has tensors of both frameworks: give those of one"
+    bf16 = ms.Tensor([1.0]).astype(ms.bfloat16).asnumpy()  # in MindSpore's own NumPy type
+    assert open_source({"w": bf16}, "mindspore").read()["w"].view("<u2").tolist() == [0x3F80]
     tied = open_source({"a": linear.weight, "b": linear.weight, "c": linear.bias}, "torch").listing()
     assert [p.aliases for p in tied] == [("b",), ("a",), ()]
 
@@ -715,6 +743,7 @@ def test_optimizer_states_below_wrappers():
         ["fc.weight", "mu_fc.weight", "linear.fc.weight"],  # a variational autoencoder, no step is counted
         ["fc.weight", "accum.fc.weight"],
         ["encoder.fc.weight", "encoder.moments.weight"],
+        ["encoder.moments.fc.weight", "opt.global_step"],
         ["head.learning_rate", "global_step", "momentum"],  # scalars alone prove nothing
     ],
 )
@@ -830,6 +859,29 @@ def test_the_cause_is_kept():
     assert caught.value.__cause__.__traceback__ is not None
 
 
+def test_a_type_error_from_within_gets_no_advice_on_arguments():
+    file("hnet.py", "def build(): return len(3)\n")
+    assert refusal("hnet.py:build").startswith("hnet.py:build raised TypeError: object of type 'int' has no len()")
+    file("hnet.py", "def inner(a): pass\ndef build(): return inner()\n")
+    message = refusal("hnet.py:build")
+    assert message == "hnet.py:build raised TypeError: inner() missing 1 required positional argument: 'a'"
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (ValueError("a  b\n c"), "ValueError: a b c"),
+        (ValueError("the matter\n\nmore of it"), "ValueError: the matter"),
+        (ValueError("For 'MatMul' 5 and 3.\n----------\n- C++ Call Stack:"), "ValueError: For 'MatMul' 5 and 3."),
+        (ValueError("x" * 301), f"ValueError: {'x' * 299}…"),
+        (ValueError("x" * 300), f"ValueError: {'x' * 300}"),
+        (KeyError(), "KeyError"),
+    ],
+)
+def test_one_line(error, line):
+    assert one_line(error) == line
+
+
 def test_arguments_that_nothing_takes():
     file("enet.py", NET)
     assert refusal("enet:instance", args={"a": 1}) == "enet:instance is no class or factory and takes no arguments (a)"
@@ -843,10 +895,20 @@ def test_two_files_of_one_name_with_neighbours_of_one_name():
     assert [shape_of(f"{f}/net.py:build") for f in ("one", "two", "one")] == [(3,), (4,), (3,)]
 
 
+def test_a_file_finds_its_neighbours_and_the_working_folder():
+    file("here.py", "three = 3")
+    file("sub/beside.py", "four = 4")
+    file("sub/gnet.py", "import numpy as np, here, beside\nstate = {'w': np.ones((here.three, beside.four))}")
+    assert shape_of("sub/gnet.py:state") == (3, 4)
+
+
 def test_a_file_is_run_anew():
     file("fnet.py", "import numpy as np\nstate = {'w': np.ones(1)}")
     assert shape_of("fnet.py:state") == (1,)
-    file("fnet.py", "import numpy as np\nstate = {'w': np.ones((2, 2))}")
+    file(
+        "fnet.py",
+        "import numpy as np, sys\nstate = {'w': np.ones((2, 2))}\nmine = sys.modules[__name__].state is state\nassert mine",
+    )
     assert shape_of("fnet.py:state") == (2, 2)
 
 
@@ -984,6 +1046,19 @@ def test_a_framework_that_is_not_there(run_python):
         "net.safetensors 1",
         "l.csv 1",
     ]
+
+
+def test_mindspore_is_quiet_before_a_spec_imports_it(run_python):
+    file("inet.py", "import os\nlevel = {'level': os.environ.get('GLOG_v')}\n")
+    code = (
+        "import os; os.environ.pop('GLOG_v', None)\nfrom automap.sources import open_source\n"
+        "from automap.specs import load_object\n"
+        "try: open_source('inet.py:level', {side!r})\n"
+        "except Exception: pass\n"
+        "print(load_object('inet.py:level'))"
+    )
+    assert run_python(code.format(side="mindspore")).stdout == "{'level': '3'}\n"
+    assert run_python(code.format(side="torch")).stdout == "{'level': None}\n"
 
 
 def test_a_framework_that_is_broken(monkeypatch):
