@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from automap import sources, transforms
 from automap.dtypes import (
@@ -354,9 +356,18 @@ class _Job:
 
         made: dict[str, Array] = {}
         for entry, chain in zip(self.mapping.entries, steps, strict=True):
-            given = [array for name in entry.names(self.mapping.given) if (array := found[name]) is not None]
-            for name, array in zip(entry.names(self.mapping.made), transforms.apply(chain, given), strict=True):
-                made[name] = self._cast(name, array, faults)
+            names = entry.names(self.mapping.given)
+            given = [array for name in names if (array := found[name]) is not None]
+            try:
+                changed = transforms.apply(chain, given)
+            except TransformError as e:  # the shapes fit, so it is a cast
+                faults.add("of a dtype that does not fit", f"{', '.join(names)} ({e})")
+                continue
+            for name, array in zip(entry.names(self.mapping.made), changed, strict=True):
+                made[name] = self._cast(name, array, dtype_name(given[0]), faults)
+            if any(t.op == "cast" for t in chain) and (lost := _nonzeros(given) - _nonzeros(changed)):
+                key = self._target_name(entry.names(self.mapping.made)[0])
+                self.report.underflow[key] = self.report.underflow.get(key, 0) + lost
         faults.check()
         return self._in_the_targets_names(made)
 
@@ -442,10 +453,14 @@ class _Job:
                 )
         return steps
 
-    def _cast(self, name: str, array: Array, faults: _Faults) -> Array:
+    def _cast(self, name: str, array: Array, given: str, faults: _Faults) -> Array:
+        """An array in the dtype asked for. ``given`` is the dtype that it had in the state dict."""
         old = dtype_name(array)
         goal = self.goals[name][1] if self.goals is not None else None
         new = self.dtype if self.dtype is not None and is_float(old) else goal or old
+        key = self._target_name(name)
+        if new != given:
+            self.report.casts[key] = (given, new)
         if new == old:
             return array
         try:
@@ -453,8 +468,6 @@ class _Job:
         except TransformError as e:
             faults.add("of a dtype that does not fit", f"{name} ({e})")
             return array
-        key = self._target_name(name)
-        self.report.casts[key] = (old, new)
         if loss.overflow:
             self.report.overflow[key] = loss.overflow
             if not self.allow_overflow:
@@ -541,6 +554,10 @@ def _turned_round(text: str, found: Framework) -> ConversionError:
 def _native(array: Array) -> Array:
     """The array in the byte order of this machine, which is the only one that the frameworks take."""
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def _nonzeros(arrays: Iterable[Array]) -> int:
+    return sum(int(np.count_nonzero(widen(array))) for array in arrays)
 
 
 def _edge(framework: Framework) -> Any:

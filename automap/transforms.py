@@ -170,8 +170,9 @@ class Concat(Operation):
     optional: ClassVar = {"sizes": "pieces"}
 
     def count(self, args: Args, n: int) -> int:
-        if n < 1 or len(args.get("sizes", "-" * n)) != n:
-            raise TransformError(f"concat of {len(args.get('sizes', '-'))} arrays is given {n}")
+        expected = len(args["sizes"]) if "sizes" in args else max(n, 1)
+        if n != expected:
+            raise TransformError(f"concat of {expected} array(s) is given {n}")
         return 1
 
     def shapes(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
@@ -275,7 +276,10 @@ class Unstack(Operation):
 
 
 class Cast(Each):
-    """Another element type, rounded to nearest. ``before`` is the type that goes in, for the inverse."""
+    """Another element type, rounded to nearest. ``before`` is the type that goes in, for the inverse.
+
+    Values that are out of the range of the type, or that a whole number cannot hold, are an error.
+    """
 
     name = "cast"
     required: ClassVar = {"dtype": "dtype"}
@@ -287,7 +291,10 @@ class Cast(Each):
     def one(self, args: Args, array: Array) -> Array:
         if args.get("before", dtype_name(array)) != dtype_name(array):
             raise TransformError(f"cast is from {args['before']}, not from {dtype_name(array)}")
-        return cast(array, args["dtype"])[0]
+        new, loss = cast(array, args["dtype"])
+        if loss.overflow or loss.inexact:
+            raise TransformError(f"cast to {args['dtype']} cannot hold {loss.overflow + loss.inexact} value(s)")
+        return new
 
     def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
         if "before" not in args:

@@ -430,6 +430,19 @@ def test_whole_numbers_stay_exact() -> None:
     assert to_numpy({"x": "x"}, {"x": np.array([5])}, target={"x": (None, "int32")})["x"].dtype == np.int32
 
 
+def test_a_cast_in_the_mapping_is_reported_and_checked() -> None:
+    m = mapping(entry("w", "x y", 'split(axis=0, sizes=[1, 2]) | cast(dtype="float16", before="float32")'))
+    report = ConversionReport()
+    out = to_numpy(m, {"w": np.array([1, 1e-12, 2], np.float32)}, report=report)
+    assert [a.tolist() for a in out.values()] == [[1], [0, 2]]
+    assert report.casts == {"x": ("float32", "float16"), "y": ("float32", "float16")}
+    assert report.underflow == {"x": 1}  # counted for the entry, under its first name
+    message = offence(lambda: to_numpy(m, {"w": np.array([1, 1e12, 2], np.float32)}))
+    assert "1 of a dtype that does not fit: w (cast to float16 cannot hold 1 value(s))" in message
+    message = offence(lambda: to_numpy(m, {"w": np.array([1.0, 2.0, 3.0])}))
+    assert "w (cast is from float32, not from float64)" in message
+
+
 def test_nan_can_be_allowed() -> None:
     tensors = norm() | {"bn.weight": np.array([np.nan, 1, 2], np.float32)}
     assert "1 with NaN: bn.weight (1 of 3)" in offence(lambda: to_numpy(NORM, tensors))

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from automap import transforms
-from automap.dtypes import BFLOAT16, Array, cast, widen
+from automap.dtypes import BFLOAT16, Array, Loss, cast, is_exact, is_same, nans, parse_dtype, widen
 from automap.errors import TransformError
 from automap.transforms import OPERATIONS, Transform
 
@@ -23,6 +23,7 @@ def filled(shape: tuple[int, ...], dtype: str = "float32", start: int = 0) -> Ar
 
 
 def same(a: Array, b: Array) -> bool:
+    """The slow, obvious twin of ``is_same``."""
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
@@ -144,7 +145,7 @@ def test_meaning() -> None:
     assert run("split", x, axis=1, sizes=[1, 2]) == [[[0], [3]], [[1, 2], [4, 5]]]
     assert run("stack", x[0], x[1], axis=1) == [[[0, 3], [1, 4], [2, 5]]]
     assert run("unstack", x, axis=1, count=3) == [[0, 3], [1, 4], [2, 5]]
-    assert run("cast", x, dtype="bool") == [[[False, True, True], [True, True, True]]]
+    assert run("cast", x / 3, dtype="float16") == [(x / 3).astype(np.float16).tolist()]
 
 
 @pytest.mark.parametrize("axes", list(permutations(range(3))))
@@ -167,6 +168,11 @@ def test_text_form() -> None:
     assert transforms.to_text(chain) == 'split(axis=0, sizes=[64, 64]) | cast(dtype="float16")'
     assert transforms.from_text("") == ()
     assert transforms.to_json(chain)[0] == {"op": "split", "axis": 0, "sizes": [64, 64]}
+
+
+def test_text_takes_no_dict_apart() -> None:
+    with pytest.raises(TransformError, match="stack takes axis, not"):
+        transforms.from_text("stack(**{'axis': 0})")
 
 
 def test_argument_order_does_not_matter() -> None:
@@ -212,9 +218,14 @@ def test_no_inverse(chain: str, shapes: list[tuple[int, ...] | None], message: s
         ("transpose(axes=[1, 0])", [(2, 3, 1)], "transpose by [1, 0] does not fit [2, 3, 1]"),
         ("concat(axis=0)", [(2, 3), (2, 4)], "concat along axis 0 does not fit [2, 3], [2, 4]"),
         ("concat(axis=1)", [(2,), (3,)], "concat along axis 1 does not fit [2], [3]"),
+        ("concat(axis=1)", [(2,), (2, 4)], "concat along axis 1 does not fit [2], [2, 4]"),
+        ("concat(axis=0)", [], "concat of 1 array(s) is given 0"),
+        ("split(axis=1, sizes=[2])", [(2,)], "split into [2] along axis 1 does not fit [2]"),
+        ("stack(axis=0)", [], "stack takes at least one array"),
+        ("unstack(axis=1, count=2)", [(2,)], "unstack of 2 along axis 1 does not fit [2]"),
         ("concat(axis=0)", [(2,), (2, 2)], "concat along axis 0 does not fit [2], [2, 2]"),
         ("concat(axis=0, sizes=[2, 2])", [(2,), (3,)], "concat of sizes [2, 2] along axis 0 is given [2, 3]"),
-        ("concat(axis=0, sizes=[2, 2])", [(2,)], "concat of 2 arrays is given 1"),
+        ("concat(axis=0, sizes=[2, 2])", [(2,)], "concat of 2 array(s) is given 1"),
         ("split(axis=0, sizes=[1, 2])", [(2, 3)], "split into [1, 2] along axis 0 does not fit [2, 3]"),
         ("split(axis=0, sizes=[1, 1])", [(2,), (2,)], "split takes one array, not 2"),
         ("stack(axis=0)", [(2,), (3,)], "stack along axis 0 does not fit [2], [3]"),
@@ -248,6 +259,9 @@ def test_shapes_that_do_not_fit(chain: str, shapes: list[tuple[int, ...]], messa
             [{"op": "transpose", "axes": [0, 2]}],
             "transpose: axes must name every axis once, such as [1, 0], not [0, 2]",
         ),
+        ([{"op": "stack", "axis": 1.0}], "stack: axis must be a whole number from 0 on, not 1.0"),
+        ([{"op": "reshape", "shape": "12"}], "reshape: shape must be a list of whole numbers from 0 on, not '12'"),
+        ([{"op": ["stack"]}], "a step of a transform is {\"op\": name, …}, not {'op': ['stack']}"),
         ([["reshape"]], "a step of a transform is {\"op\": name, …}, not ['reshape']"),
         ({"op": "stack"}, "a transform is a list of {\"op\": …}, not {'op': 'stack'}"),
     ],
@@ -258,13 +272,24 @@ def test_what_is_no_transform(value: object, message: str) -> None:
     assert str(e.value) == message
 
 
+def test_a_cast_loses_nothing_but_precision() -> None:
+    for before, dtype in (([1e6], "float16"), ([1.5], "int8"), ([300.0], "int8")):
+        with pytest.raises(TransformError, match=rf"cast to {dtype} cannot hold 1 value\(s\)"):
+            transforms.apply([Transform("cast", {"dtype": dtype})], [np.array(before)])
+    with pytest.raises(TransformError, match="cast is from float32, not from float64"):
+        transforms.apply([Transform("cast", {"dtype": "int8", "before": "float32"})], [np.ones(1)])
+    with pytest.raises(TransformError, match="cast: dtype must be one of"):
+        Transform("cast", {"dtype": ["int8"]})
+
+
 def test_unknown_dtype() -> None:
     with pytest.raises(TransformError, match=r"cast: dtype must be one of float16, bfloat16, .* not 'float8'"):
         Transform("cast", {"dtype": "float8"})
 
 
 @pytest.mark.parametrize(
-    "text", ["reshape", "reshape([6])", "reshape(shape=[6]) + stack(axis=0)", "stack(axis=x)", "(("]
+    "text",
+    ["reshape", "reshape([6])", "reshape(shape=[6]) + stack(axis=0)", "stack(axis=x)", "(("],
 )
 def test_what_is_no_text(text: str) -> None:
     with pytest.raises(TransformError, match="is no transform; one looks like transpose"):
@@ -319,6 +344,65 @@ def test_losses_are_counted() -> None:
     assert cast(same_type, "float32")[0] is same_type
 
 
-def test_no_way_from_complex_to_real() -> None:
-    with pytest.raises(TransformError, match="no way from complex64 to float32"):
-        cast(np.ones(2, np.complex64), "float32")
+def test_what_is_no_loss() -> None:
+    for values, dtype in (
+        (np.array([2**63 - 1], np.uint64), "int64"),  # which a float64 cannot tell from 2**63
+        (np.array([-128, 127]), "int8"),
+        (np.array([-128.0, 127.0]), "int8"),
+        (np.array([True, False]), "int8"),
+        (np.array([True, False]), "bfloat16"),
+        (np.array([1 + 2j], np.complex64), "complex128"),
+    ):
+        assert cast(values, dtype)[1] == Loss()
+
+
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7FFFFFFF, 0xFFFFFFFF, 0xFF800001])
+def test_nan_stays_nan(bits: int) -> None:
+    """Rounding its bits alone would make it infinite, or zero."""
+    new, loss = cast(np.array([bits], np.uint32).view(np.float32), "bfloat16")
+    assert np.isnan(widen(new)[0])
+    assert loss == Loss()
+    assert nans(new) == 1
+
+
+def test_casts_that_there_are_not() -> None:
+    for values, dtype, message in (
+        (np.ones(2, np.complex64), "float32", "no way from complex64 to float32"),
+        (np.array(["a"]), "float32", "no way from str32 to float32"),
+        (np.ones(2), "float8", "no element type 'float8'; there are float16, bfloat16"),
+    ):
+        with pytest.raises(TransformError) as e:
+            cast(values, dtype)
+        assert str(e.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "exact"),
+    [
+        ("bfloat16", "float32", True),
+        ("bfloat16", "float16", False),
+        ("float32", "bfloat16", False),
+        ("int8", "bfloat16", False),
+        ("float16", "float32", True),
+        ("float32", "float16", False),
+    ],
+)
+def test_exact_casts(old: str, new: str, exact: bool) -> None:
+    assert is_exact(old, new) is exact
+
+
+def test_sameness_is_of_bits() -> None:
+    nan, zero = np.array([np.nan], np.float32), np.zeros(1, np.float32)
+    assert is_same(nan, nan.copy())
+    assert is_same(np.zeros((2, 3)).T, np.zeros((3, 2)))
+    assert not is_same(zero, -zero)
+    assert not is_same(zero, np.zeros(1, np.int32))
+    assert not is_same(zero, np.zeros((1, 1), np.float32))
+    assert is_same(np.float32(1).reshape(()), np.ones((), np.float32))
+
+
+def test_names_of_dtypes() -> None:
+    given_as = ("bf16", "bfloat16", BFLOAT16, np.float16, np.dtype("int8"), "fp32", "bool")
+    assert [parse_dtype(d) for d in given_as] == ["bfloat16"] * 3 + ["float16", "int8", "float32", "bool"]
+    with pytest.raises(TransformError, match="no element type 'half-ish'"):
+        parse_dtype("half-ish")
