@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -126,7 +127,16 @@ def mark_optimizer_states(params: Iterable[Param]) -> list[Param]:
     # What the other names end in, for optimizers and networks below different wrappers.
     tails = {n[i + 1 :] for n in names if stepped and not cuts[n] for i, c in enumerate(n) if c == "."}
     states = {p.name for p in params if p.kind == "optimizer"}
-    states |= {n for n in names if any(outer + rest in names or (outer and rest in tails) for outer, rest in cuts[n])}
+    states |= {n for n in names if any(outer + rest in names for outer, rest in cuts[n])}
+    # Below another wrapper only a name's end can be compared, and `linear.weight` ends like any other layer: what
+    # shows an optimizer there is that it has a state for a good part of the network.
+    below: dict[str, set[str]] = defaultdict(set)
+    for n in names:
+        for outer, rest in cuts[n]:
+            if outer and rest in tails:
+                below[n[: len(n) - len(rest)]].add(n)
+    plain = sum(1 for n in names if not cuts[n])
+    states |= {n for found in below.values() if 4 * len(found) >= plain for n in found}
     if states:
         states |= {p.name for p in params if _SCALARS.fullmatch(p.leaf) and len(p.shape or ()) < 2}
     return [replace(p, kind="optimizer") if p.name in states else p for p in params]

@@ -1,0 +1,451 @@
+"""The assignment of layers to layers: annealed from several starts, improved by swaps, and doubted.
+
+What depends on the belief about all pairs (structure, usage, order) and the belief itself are found together, as in
+graduated assignment (Gold and Rangarajan, 1996): a soft assignment is computed from the present scores, the scores
+are computed again from it, and the temperature falls. Such a search can settle in a local optimum, so it is run from
+several starts, and the result with the greatest objective is taken. The objective is the evidence summed over a hard
+assignment, every part of it computed from that assignment alone.
+
+An entry is in doubt where a *different* assignment has nearly the same objective. Those are looked for explicitly:
+a swap, in all places where the same names stand at once, with everything that follows from it.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from automap import scoring
+from automap.assignment import assign
+from automap.scoring import Candidates, Features, Floats, Ints, Layer
+
+#: How much each part of the evidence counts. Parts are of one kind (0 to 1 per layer), so a weight says how many
+#: others it can outvote.
+WORDS, SAME, NUMBERS, FIT, STRUCTURE, USAGE, ORDER = 1.0, 2.0, 0.7, 1.0, 3.0, 2.0, 1.5
+
+SCRAMBLED = 0.2  # more numbered children out of order than this: definition order is not the author's
+ROUNDS = 8  # of annealing
+WARM_UP = 4  # rounds in which a start leaves a part of the evidence out
+SOFT = 3  # rounds to see what is told apart at all
+CLEAR = 0.4  # how far ahead of every other a pair must be to count as told apart
+BROAD = 2  # rounds over all candidates; after them, over the best of each layer
+STARTS = ((), ("words",), ("order", "words"))
+FEW = 5  # candidates per layer that are worth a second look
+EXPLORED = 60  # sets of swaps that are tried
+NEIGHBOURS = 8  # layers to either side that tell whether order is kept hereabouts
+FREE = 0.4  # how much less a lead over an unclaimed layer counts: nothing else speaks against that one
+HOPELESS = 8.0  # a swap that loses more than this at once is not followed up
+
+
+@dataclass
+class Solution:
+    """A hard assignment: the chosen candidates, its objective, and the evidence for all candidates under it."""
+
+    chosen: Ints
+    objective: float
+    score: Floats
+    parts: dict[str, Floats]
+
+
+@dataclass
+class Doubt:
+    """The best alternative to one pair: what it loses (0: nothing), and the right layer it would take (-1: none)."""
+
+    loss: float
+    instead: int
+
+
+@dataclass
+class Move:
+    """Pairs that are exchanged for others in several places at once.
+
+    ``places`` counts the decisions in it; in a ``free`` one the other choice is a layer that nothing else claims.
+    """
+
+    old: Ints
+    new: Ints
+    places: int
+    free: bool
+
+
+class Matcher:
+    """One problem: the layers of two sides, the candidates between them, and what does not depend on a belief."""
+
+    def __init__(
+        self, left: list[Layer], right: list[Layer], forced: dict[int, int] | None = None, ignore_names: bool = False
+    ) -> None:
+        """``forced`` gives pairs of positions that are settled beforehand; without names, words count for nothing."""
+        scrambled = [scoring.disorder(x) > SCRAMBLED for x in (left, right)]
+        self.scrambled = any(scrambled)
+        self.left, self.right, self.n, self.m = left, right, len(left), len(right)
+        self.rank_l, self.rank_r = (
+            _ranking(x) if s else np.arange(len(x)) for x, s in zip((left, right), scrambled, strict=True)
+        )
+        self.c = _forced(scoring.candidates(left, right), forced or {})
+        self.f, self.g = Features(left), Features(right)
+        self.words = scoring.names(self.f, self.g, self.c) ** 2
+        self.same = scoring.same_path(self.f, self.g, self.c) ** 4
+        if ignore_names:
+            self.words, self.same = np.zeros(len(self.c)), np.zeros(len(self.c))
+        self.by_rank = scoring.numbers(self.f.numbers, self.g.numbers, self.c)
+        self.by_value = scoring.numbers(self.f.values, self.g.values, self.c)
+        self.trust = 1.0
+
+    # -------------------------------------------------------------------------------------------------------- evidence
+
+    def numbers(self, w: float) -> Floats:
+        return w * self.by_value + (1 - w) * self.by_rank
+
+    def value_weight(self, belief: Floats) -> float:
+        """Whether numbers go over as they are or by their rank: whichever agrees better under the belief."""
+        gap = float((belief * (self.by_value - self.by_rank)).sum()) / max(float(belief.sum()), 1e-9)
+        return float(1 / (1 + np.exp(-20 * gap)))
+
+    def base(self, w: float, structure: Floats, usage: Floats, without: tuple[str, ...] = ()) -> Floats:
+        """Everything but order."""
+        words = 0.0 if "words" in without else 1.0
+        return (
+            words * (WORDS * self.words + SAME * self.same)
+            + NUMBERS * self.numbers(w)
+            + FIT * self.c.fit
+            + STRUCTURE * structure
+            + USAGE * usage
+        )
+
+    def pooled(self, belief: sp.csr_matrix, c: Candidates) -> tuple[Floats, Floats]:
+        """Structure and usage of pairs under a belief. The nearest modules tell most; of names, the frequent ones."""
+        return (
+            scoring.correspondence(self.f.places, self.g.places, c, belief, -0.5),
+            scoring.correspondence(self.f.usages, self.g.usages, c, belief, 0.3),
+        )
+
+    def matrix(self, k: Ints, x: Floats) -> sp.csr_matrix:
+        return sp.csr_matrix((x, (self.c.left[k], self.c.right[k])), shape=(self.n, self.m))
+
+    def order(self, gain: Floats) -> Floats:
+        """How well each candidate goes with an order-preserving alignment of all, 0 to 1."""
+        if self.trust == 0:
+            return np.zeros(len(self.c))
+        c = self.c
+        ranked = Candidates(self.rank_l[c.left], self.rank_r[c.right], c.fit, c.block)
+        return self.trust * gain * np.exp(-scoring.order(self.n, self.m, ranked, gain))
+
+    # ------------------------------------------------------------------------------------------------------- annealing
+
+    def anneal(self, without: tuple[str, ...] = (), always: bool = False) -> Ints:
+        """One run; the parts ``without`` are left out while it warms up (or ``always``). The chosen candidates."""
+        at, k = self, np.arange(len(self.c))
+        w, structure, usage = 0.5, np.zeros(len(k)), np.zeros(len(k))
+        score = structure
+        for r in range(ROUNDS):
+            out = without if r < WARM_UP or always else ()
+            if r == BROAD:
+                keep = at._best_few(score, 2 * FEW)
+                at, k = at.narrowed(keep), k[keep]
+                structure, usage = structure[keep], usage[keep]
+            beta = 3.0 + 2.0 * r
+            score = at.base(w, structure, usage, out)
+            if "order" not in out and at.trust > 0:
+                belief = at.belief(beta * score)
+                top = np.zeros(self.n)
+                np.maximum.at(top, at.c.left, belief)
+                score = score + ORDER * at.order(0.3 + 0.7 * belief / np.maximum(top[at.c.left], 1e-12))
+            belief = at.belief(beta * score)
+            structure, usage = at.pooled(at.matrix(np.arange(len(k)), belief), at.c)
+            w = at.value_weight(belief)
+        chosen = assign(at.c.left, at.c.right, at.c.block, score)
+        return k[at.settle(chosen, always).chosen]
+
+    def belief(self, logits: Floats) -> Floats:
+        """Rows and columns scaled in turn to sums of at most one (Sinkhorn's balancing with slack)."""
+        c = self.c
+        x = np.exp(logits - logits.max()) if len(logits) else logits
+        for _ in range(10):
+            x = x / np.maximum(np.bincount(c.left, x, self.n), 1e-300)[c.left]
+            x = x / np.maximum(np.bincount(c.right, x, self.m), 1e-300)[c.right]
+        return np.minimum(x, 1.0)
+
+    def settle(self, chosen: Ints, unordered: bool = False, rounds: int = 2, keep: Ints | None = None) -> Solution:
+        """A hard assignment, its evidence computed from itself, assigned again a few times; ``keep`` stays chosen."""
+        for _ in range(rounds):
+            s = self.evaluate(chosen, unordered)
+            score = s.score if keep is None else self._held(s.score, keep)
+            new = assign(self.c.left, self.c.right, self.c.block, score)
+            if np.array_equal(new, chosen):
+                return s
+            chosen = new
+        return self.evaluate(chosen, unordered)
+
+    def _held(self, score: Floats, keep: Ints) -> Floats:
+        c = self.c
+        taken_l, taken_r = np.zeros(self.n, bool), np.zeros(self.m, bool)
+        taken_l[c.left[keep]] = taken_r[c.right[keep]] = True
+        out = np.where(taken_l[c.left] | taken_r[c.right], -np.inf, score)
+        out[keep] = score[keep]
+        return out
+
+    def evaluate(self, chosen: Ints, unordered: bool = False) -> Solution:
+        """The objective of a hard assignment, and the evidence for every candidate under it."""
+        c = self.c
+        hard = np.zeros(len(c))
+        hard[chosen] = 1
+        w = self.value_weight(hard)
+        structure, usage = self.pooled(self.matrix(chosen, np.ones(len(chosen))), c)
+        base = self.base(w, structure, usage)
+        order = np.zeros(len(c)) if unordered else self.order(np.maximum(hard, 0.3))
+        parts = {
+            "words": np.sqrt(self.words),
+            "numbers": self.numbers(w),
+            "fit": c.fit,
+            "structure": structure,
+            "usage": usage,
+            "order": order,
+        }
+        kept = 0 if unordered else self.in_order(chosen)
+        return Solution(chosen, float(base[chosen].sum()) + ORDER * self.trust * kept, base + ORDER * order, parts)
+
+    def objective(self, chosen: Ints) -> float:
+        """The same objective, without the evidence for what is not chosen."""
+        at = self.narrowed(chosen)
+        every = np.arange(len(chosen))
+        ones = np.ones(len(chosen))
+        base = at.base(at.value_weight(ones), *at.pooled(at.matrix(every, ones), at.c))
+        return float(base.sum()) + ORDER * self.trust * self.in_order(chosen)
+
+    def in_order(self, chosen: Ints) -> int:
+        return longest_increasing(self.rank_l[self.c.left[chosen]], self.rank_r[self.c.right[chosen]])
+
+    # ------------------------------------------------------------------------------------------------ the whole search
+
+    def solve(self) -> Solution:
+        """The best assignment found; :meth:`doubts` then tells how sure each of its pairs is."""
+        self.trust = self._trust()
+        free = self.anneal(("order",), always=True)
+        starts = [free, *(self.anneal(s) for s in STARTS)]
+        best = max((self.settle(s) for s in _distinct(starts)), key=lambda s: s.objective)
+        return self._improve(best)
+
+    def _trust(self) -> float:
+        """How far definition order tells: how well those layers keep it that are told apart without it.
+
+        The belief stays soft here, so that what is symmetric stays undecided and does not count.
+        """
+        c, every = self.c, np.arange(len(self.c))
+        score = self.base(0.5, np.zeros(len(c)), np.zeros(len(c)))
+        for _ in range(SOFT):
+            belief = self.belief(3.0 * score)
+            score = self.base(self.value_weight(belief), *self.pooled(self.matrix(every, belief), c))
+        lead = np.full(len(c), np.inf)
+        for ends in (c.left, c.right):
+            rank = np.lexsort((-score, ends))
+            e, x = ends[rank], score[rank]
+            alone = np.r_[e[1:] != e[:-1], True]
+            ahead = np.where(alone, np.inf, x - np.r_[x[1:], 0.0])
+            first = np.r_[True, e[1:] != e[:-1]]
+            mine = np.full(len(c), -np.inf)
+            mine[rank[first]] = ahead[first]
+            lead = np.minimum(lead, mine)
+        clear = np.flatnonzero(lead > CLEAR)
+        if len(clear) < 5:
+            return 0.0 if self.scrambled else 1.0
+        return float(np.clip(2 * self.in_order(clear) / len(clear) - 1, 0, 1))
+
+    def narrowed(self, k: Ints) -> Matcher:
+        """The same problem with the candidates ``k`` alone."""
+        new = copy.copy(self)
+        new.c = self.c.take(k)
+        new.words, new.same = self.words[k], self.same[k]
+        new.by_rank, new.by_value = self.by_rank[k], self.by_value[k]
+        return new
+
+    def _best_few(self, score: Floats, few: int, also: Ints | None = None) -> Ints:
+        keep = np.zeros(len(self.c), bool)
+        if also is not None:
+            keep[also] = True
+        for ends in (self.c.left, self.c.right):
+            order = np.lexsort((-score, ends))
+            first = np.r_[True, np.diff(ends[order]) > 0]
+            start = np.maximum.accumulate(np.where(first, np.arange(len(order)), 0))
+            keep[order[np.arange(len(order)) - start < few]] = True
+        return np.flatnonzero(keep)
+
+    def _improve(self, s: Solution) -> Solution:
+        """Swaps while one helps; what did not help is kept as the alternatives."""
+        for _ in range(6):
+            k = self._best_few(s.score, FEW, s.chosen)
+            near = self.narrowed(k)
+            now = near.evaluate(np.searchsorted(k, s.chosen))
+            self._tried = [(k, now, move, near.after(now, move)) for move in near.moves(now)[:EXPLORED]]
+            better = [alt for _, _, _, alt in self._tried if alt is not None and alt.objective > now.objective + 1e-6]
+            if not better:
+                break
+            s = self.evaluate(k[max(better, key=lambda a: a.objective).chosen])
+        return s
+
+    def after(self, s: Solution, move: Move) -> Solution | None:
+        """The assignment after a move and all that follows from it, or None where the move is hopeless."""
+        kept = np.setdiff1d(s.chosen, move.old)
+        start = np.sort(np.concatenate([kept, move.new]))
+        if (s.objective - self.objective(start)) / move.places > HOPELESS:
+            return None
+        alt = self.settle(start, keep=move.new)
+        return alt if len(alt.chosen) >= len(s.chosen) else None
+
+    def moves(self, s: Solution) -> list[Move]:
+        """Sets of swaps that belong together (the same two local names, wherever they stand), most likely first."""
+        c = self.c
+        at = {(u, v): k for k, (u, v) in enumerate(zip(c.left.tolist(), c.right.tolist(), strict=True))}
+        of_left = {int(c.left[k]): int(k) for k in s.chosen}
+        of_right = {int(c.right[k]): int(k) for k in s.chosen}
+        chosen = set(s.chosen.tolist())
+        groups: dict[
+            tuple[Hashable, ...], list[tuple[float, tuple[int, ...], tuple[int, ...], tuple[int, ...], Hashable]]
+        ]
+        groups = defaultdict(list)
+        for (u1, v2), k12 in at.items():
+            if k12 in chosen:
+                continue
+            k11, k22 = of_left.get(u1), of_right.get(v2)
+            if k11 is not None and k22 is not None:
+                u2, v1 = int(c.left[k22]), int(c.right[k11])
+                k21 = at.get((u2, v1))
+                if k21 is None or u2 < u1:
+                    continue
+                loss = s.score[k11] + s.score[k22] - s.score[k12] - s.score[k21]
+                kind, place = _divergence(self.left[u1].parts, self.left[u2].parts)
+                groups[kind].append((loss, (k11, k22), (k12, k21), (u1, u2), place))
+            elif k11 is not None:  # the right layer is free
+                kind = ("right", v2, _pattern(self.left[u1].parts))
+                groups[kind].append((s.score[k11] - s.score[k12], (k11,), (k12,), (u1,), u1))
+            elif k22 is not None:  # the left layer is free
+                kind = ("left", _pattern(self.left[u1].parts), _pattern(self.right[v2].parts))
+                groups[kind].append((s.score[k22] - s.score[k12], (k22,), (k12,), (u1, -1 - v2), u1))
+        out = []
+        for kind, members in groups.items():
+            members.sort(key=lambda x: x[0])
+            used: set[int] = set()
+            losses, old, new, places = [], [], [], set()
+            for loss, o, n, ends, place in members:
+                if used.isdisjoint(ends):
+                    used.update(ends)
+                    losses.append(loss)
+                    old.extend(o)
+                    new.extend(n)
+                    places.add(place)
+            out.append(
+                (
+                    sum(losses) / len(losses),
+                    Move(
+                        np.array(old), np.array(new), len(places), len(old) == len(new) and kind[0] in ("left", "right")
+                    ),
+                )
+            )
+        out.sort(key=lambda x: x[0])
+        return [m for _, m in out]
+
+    def doubts(self) -> dict[int, Doubt]:
+        """For each left layer that an alternative changes: the alternative that loses least, per decision."""
+        out: dict[int, Doubt] = {}
+        c = self.c
+        for k, now, move, alt in self._tried:
+            if alt is None:
+                continue
+            before, after = k[np.setdiff1d(now.chosen, alt.chosen)], k[np.setdiff1d(alt.chosen, now.chosen)]
+            if not len(before):
+                continue
+            # Order counts as far as it is kept hereabouts: where some layers have moved, others may have as well.
+            kept = self._kept_around(k[now.chosen])[c.left[before]].mean()
+            order = ORDER * self.trust * (self.in_order(k[now.chosen]) - self.in_order(k[alt.chosen]))
+            loss = (now.objective - alt.objective - (1 - kept) * order) / move.places
+            loss *= FREE if move.free else 1.0
+            instead = {int(c.left[x]): int(c.right[x]) for x in after}
+            for u in c.left[before].tolist():
+                if u not in out or loss < out[u].loss:
+                    out[u] = Doubt(loss, instead.get(u, -1))
+        return out
+
+    def _kept_around(self, chosen: Ints) -> Floats:
+        """For each left layer: how well the layers defined around it keep their order, 0 to 1."""
+        left, right = self.rank_l[self.c.left[chosen]], self.rank_r[self.c.right[chosen]]
+        by_left = np.argsort(left, kind="stable")
+        kept = np.zeros(len(chosen))
+        kept[by_left[increasing(right[by_left].tolist())]] = 1
+        out = np.ones(self.n)
+        x = kept[by_left]
+        total = np.r_[0.0, np.cumsum(x)]
+        i = np.arange(len(x))
+        lo, hi = np.maximum(i - NEIGHBOURS, 0), np.minimum(i + NEIGHBOURS + 1, len(x))
+        out[self.c.left[chosen][by_left]] = np.clip(2 * (total[hi] - total[lo]) / (hi - lo) - 1, 0, 1)
+        return out
+
+
+def increasing(values: list[int]) -> list[int]:
+    """The positions of a longest increasing subsequence, by patience sorting."""
+    tails: list[int] = []
+    ends: list[int] = []
+    before: list[int] = []
+    for i, x in enumerate(values):
+        k = bisect_left(tails, x)
+        tails[k : k + 1] = [x]
+        ends[k : k + 1] = [i]
+        before.append(ends[k - 1] if k else -1)
+    out = []
+    i = ends[-1] if ends else -1
+    while i >= 0:
+        out.append(i)
+        i = before[i]
+    return out[::-1]
+
+
+def longest_increasing(left: Ints, right: Ints) -> int:
+    """How many pairs of a matching keep their order: the longest increasing subsequence, by patience sorting."""
+    tails: list[int] = []
+    for r in right[np.argsort(left, kind="stable")].tolist():
+        k = bisect_left(tails, r)
+        tails[k : k + 1] = [r]
+    return len(tails)
+
+
+def _ranking(layers: list[Layer]) -> Ints:
+    """The position of each layer once numbered children are put in order."""
+    where = {layer.path: i for i, layer in enumerate(scoring.by_number(layers))}
+    return np.array([where[layer.path] for layer in layers], dtype=np.int64)
+
+
+def _forced(c: Candidates, forced: dict[int, int]) -> Candidates:
+    """Candidates without those that contradict a forced pair."""
+    if not forced:
+        return c
+    back = {v: u for u, v in forced.items()}
+    keep = [
+        k
+        for k, (u, v) in enumerate(zip(c.left.tolist(), c.right.tolist(), strict=True))
+        if forced.get(u, v) == v and back.get(v, u) == u
+    ]
+    return c.take(np.array(keep, dtype=np.int64))
+
+
+def _distinct(solutions: list[Ints]) -> list[Ints]:
+    return list({tuple(s.tolist()): s for s in solutions}.values())
+
+
+def _pattern(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(re.sub(r"\d+", "#", p) for p in parts)
+
+
+def _divergence(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[tuple[Hashable, ...], Hashable]:
+    """What kind of exchange two layers are (the parts in which their paths differ, numbers before them ignored),
+    and the place where it happens. Layers that differ in one module on the way belong to one exchange."""
+    d = 0
+    while d < min(len(a), len(b)) and a[d] == b[d]:
+        d += 1
+    rest = a[d + 1 :], b[d + 1 :]
+    kind = (_pattern(a[:d]), a[d : d + 1], b[d : d + 1], () if rest[0] == rest[1] else tuple(map(_pattern, rest)))
+    return kind, a[:d]

@@ -1,0 +1,503 @@
+"""Two listings to sparse, scored candidates: which layer of one network can be which of the other, and how well.
+
+The unit of matching is the *layer*: the parameters of one module, by slot. Its evidence has four parts, each 0 to 1:
+
+* ``names``: words of the path that are alike, and numbers that stand in the same rank;
+* ``order``: how good an order-preserving alignment of both networks can be that pairs the two;
+* ``structure``: how much of the modules around the two is matched to each other;
+* ``usage``: how regularly the same local name here goes with the same local name there (the learned translation).
+
+The last three are computed from the present belief about all pairs, so they are iterated with it (`inference.py`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from automap.graph import Param, Shape
+from automap.names import NORM_TOKENS, STATISTICS, TOP_LEVEL_SLOTS, likeness, slot_of, split_leaf, tokens
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The parameters of one module, by slot (``weight``, ``bias``, ``mean`` …)."""
+
+    path: str
+    slots: dict[str, Param]
+    norm: bool  # known to be a norm: by its words or its running statistics
+
+    @property
+    def main(self) -> tuple[str, Param]:
+        """The parameter that stands for the layer: its weight, or the first one it has."""
+        if "weight" in self.slots:
+            return "weight", self.slots["weight"]
+        return next(iter(self.slots.items()))
+
+    @property
+    def statistics(self) -> bool:
+        """Whether it keeps running statistics."""
+        return not {"mean", "variance"}.isdisjoint(self.slots)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(self.path.split(".")) if self.path else ()
+
+
+def layers_of(parameters: Sequence[Param], framework: str) -> list[Layer]:
+    """The layers of a listing in definition order."""
+    grouped: dict[str, dict[str, Param]] = {}
+    words: dict[str, set[str]] = defaultdict(set)
+    for p in parameters:
+        path, leaf = split_leaf(p.name)
+        slot = slot_of(leaf)
+        slots = grouped.setdefault(path, {})
+        if slot in slots:  # two words for one slot in one module: the second keeps a layer of its own
+            slots = grouped.setdefault(p.name, {})
+        slots[slot] = p
+        words[path].add(leaf)
+    if framework == "mindspore":
+        _top_level_norm(grouped, words)
+    made = []
+    for path, slots in grouped.items():
+        norm = bool(words[path] & {"gamma", "beta"} and len(slots) > 1) or bool(STATISTICS & slots.keys())
+        made.append(Layer(path, slots, norm))
+    return made
+
+
+def _top_level_norm(grouped: dict[str, dict[str, Param]], words: dict[str, set[str]]) -> None:
+    """A norm at the top of a MindSpore network lists its statistics as ``mean`` and ``variance``."""
+    top = grouped.get("")
+    if top and {"gamma", "beta"} <= words[""] and all(w in grouped for w in TOP_LEVEL_SLOTS):
+        for word, slot in TOP_LEVEL_SLOTS.items():
+            top[slot] = grouped.pop(word)["weight"]
+
+
+def disorder(layers: Sequence[Layer]) -> float:
+    """How often a numbered child is defined before a sibling with a smaller number: 0 for a listing in its own order.
+
+    A listing read from a file that was sorted (by letters, by size) or rebuilt from a dict is out of order: then
+    nothing follows from the order of definition.
+    """
+    last: dict[str, int] = {}
+    seen: set[str] = set()
+    steps = down = 0
+    for layer in layers:
+        at = ""
+        for part in layer.parts:
+            if part.isdigit() and f"{at}.{part}" not in seen:
+                seen.add(f"{at}.{part}")
+                if at in last:
+                    steps += 1
+                    down += int(part) < last[at]
+                last[at] = int(part)
+            at = f"{at}.{part}"
+    return down / steps if steps else 0.0
+
+
+def by_number(layers: list[Layer]) -> list[Layer]:
+    """The layers with numbered children in the order of their numbers; other children stay where they first appear."""
+    place: dict[str, int] = {}
+    for layer in layers:
+        at = ""
+        for part in layer.parts:
+            place.setdefault(f"{at}.#" if part.isdigit() else f"{at}.{part}", len(place))
+            at = f"{at}.{part}"
+
+    def key(layer: Layer) -> list[tuple[int, int]]:
+        at, out = "", []
+        for part in layer.parts:
+            group = f"{at}.#" if part.isdigit() else f"{at}.{part}"
+            out.append((place[group], int(part) if part.isdigit() else 0))
+            at = f"{at}.{part}"
+        return out
+
+    return sorted(layers, key=key)
+
+
+def core(shape: Shape | None) -> Shape | None:
+    """A shape without its dimensions of size 1."""
+    return None if shape is None else tuple(d for d in shape if d != 1)
+
+
+@dataclass
+class Sets:
+    """Named sets of layers, and which of them each layer is in: the vocabulary in which evidence is pooled."""
+
+    member: sp.csr_matrix  # layer x set, 0 or 1
+    ids: Ints  # layer x place: the sets it is in, -1 where there is none
+    size: Floats
+
+
+def _sets(keys: list[list[Hashable]]) -> Sets:
+    """The different sets of at least two layers, from the keys that each layer goes under."""
+    members: dict[Hashable, list[int]] = defaultdict(list)
+    for i, mine in enumerate(keys):
+        for k in dict.fromkeys(mine):
+            members[k].append(i)
+    distinct = {
+        tuple(v): None for v in members.values() if len(v) > 1
+    }  # a wrapper around the same layers tells nothing new
+    ids: list[list[int]] = [[] for _ in keys]
+    rows, cols = [], []
+    for s, layers in enumerate(distinct):
+        for i in layers:
+            ids[i].append(s)
+            rows.append(i)
+            cols.append(s)
+    n = max(1, len(distinct))
+    m = sp.csr_matrix((np.ones(len(rows)), (rows, cols)), shape=(len(keys), n))
+    size = np.ones(n)
+    size[: len(distinct)] = [len(v) for v in distinct]
+    return Sets(m, _padded(ids), size)
+
+
+@dataclass
+class Features:
+    """What the evidence needs of one side's layers, as arrays."""
+
+    layers: list[Layer]
+    places: Sets = field(init=False)  # layers under one module, or sharing a word in their names below it
+    usages: Sets = field(init=False)  # layers with the same local name (the last one to three parts)
+    words: list[str] = field(init=False)
+    word_ids: Ints = field(init=False)  # layer x place, -1 where there is none
+    numbers: Ints = field(init=False)  # layer x place from the end: rank of the number among its siblings
+    values: Ints = field(init=False)  # the numbers themselves
+
+    def __post_init__(self) -> None:
+        paths = [layer.parts for layer in self.layers]
+        self.places = _sets([_places(p) for p in paths])
+        self.usages = _sets([[p[-i:] for i in (1, 2, 3) if i <= len(p)] for p in paths])
+        self._words(paths)
+
+    def _words(self, paths: list[tuple[str, ...]]) -> None:
+        index: dict[str, int] = {}
+        rows, numbers, values = [], [], []
+        ranks = _ranks(paths)
+        for path in paths:
+            row, num, val = [], [], []
+            for i, part in enumerate(path):
+                for t in tokens(part):
+                    if t.isdigit():
+                        num.append(ranks.get((path[:i], part), 0))
+                        val.append(int(t))
+                    else:
+                        row.append(index.setdefault(t, len(index)))
+            rows.append(list(dict.fromkeys(row)))
+            numbers.append(num)
+            values.append(val)
+        self.words = list(index)
+        self.word_ids = _padded(rows)
+        self.numbers = _padded(numbers)
+        self.values = _padded(values)
+
+
+def _places(path: tuple[str, ...]) -> list[Hashable]:
+    """The modules around a layer; and where siblings' names have several words, the siblings that share one of them."""
+    keys: list[Hashable] = []
+    for i, part in enumerate(path):
+        keys.append(path[:i])
+        for t in tokens(part):
+            keys.append((path[:i], t))
+    return keys
+
+
+def _ranks(paths: list[tuple[str, ...]]) -> dict[tuple[tuple[str, ...], str], int]:
+    """The rank of each numbered child among the siblings that differ from it only in the number."""
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for path in paths:
+        for i, part in enumerate(path):
+            toks = tokens(part)
+            nums = tuple(int(t) for t in toks if t.isdigit())
+            if nums:
+                groups[path[:i], tuple(t for t in toks if not t.isdigit())][part] = nums
+    out = {}
+    for (parent, _), members in groups.items():
+        for r, part in enumerate(sorted(members, key=lambda p: members[p])):
+            out[parent, part] = r
+    return out
+
+
+def _padded(rows: list[list[int]]) -> Ints:
+    width = max((len(r) for r in rows), default=0) or 1
+    out = np.full((len(rows), width), -1, dtype=np.int64)
+    for i, r in enumerate(rows):
+        out[i, : len(r)] = r
+    return out
+
+
+@dataclass
+class Candidates:
+    """The pairs of layers that a transform can reach, and how exactly: parallel arrays over the pairs."""
+
+    left: Ints
+    right: Ints
+    fit: Floats
+    block: Ints  # pairs of different blocks have no layer in common
+
+    def __len__(self) -> int:
+        return len(self.left)
+
+    def take(self, k: Ints) -> Candidates:
+        """The candidates at the positions ``k``."""
+        return Candidates(self.left[k], self.right[k], self.fit[k], self.block[k])
+
+
+def form(layer: Layer) -> Hashable:
+    """What decides which layers a layer can be: its slots and their shapes, and whether it is known to be a norm."""
+    return (layer.norm, tuple((s, p.shape) for s, p in layer.slots.items()))
+
+
+def candidates(left: list[Layer], right: list[Layer]) -> Candidates:
+    """All pairs of layers whose main shapes can reach each other and whose slots can be the same layer's.
+
+    In a large block only the nearest pairs by position count (and those with the same path): a layer and its
+    counterpart stand at about the same place among the layers of their shape.
+    """
+    groups: dict[Hashable, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    unknown = any(layer.main[1].shape is None for layer in (*left, *right))
+    for which, layers in enumerate((left, right)):
+        for i, layer in enumerate(layers):
+            shape = core(layer.main[1].shape)
+            key: Hashable = None if unknown or shape is None else tuple(sorted(shape))
+            groups[key][which].append(i)
+    fits: dict[tuple[Hashable, Hashable], float] = {}
+    forms = [form(layer) for layer in left], [form(layer) for layer in right]
+    bare = bare_paths(left), bare_paths(right)
+    ls, rs, fs, bs = [], [], [], []
+    for b, (us, vs) in enumerate(groups.values()):
+        if not us or not vs:
+            continue
+        windows = _windows(us, vs, bare)
+        for i, near in windows:
+            fi = forms[0][i]
+            for j in near:
+                pair = (fi, forms[1][j])
+                f = fits.get(pair)
+                if f is None:
+                    f = fits[pair] = _fit_by_name(left[i], right[j]) if unknown else fit(left[i], right[j])
+                if unknown:
+                    f = _fit_by_name(left[i], right[j])
+                if f > 0:
+                    ls.append(i)
+                    rs.append(j)
+                    fs.append(f)
+                    bs.append(b)
+    as_ints = lambda x: np.array(x, dtype=np.int64)  # noqa: E731
+    return Candidates(as_ints(ls), as_ints(rs), np.array(fs, dtype=np.float64), as_ints(bs))
+
+
+LARGE_BLOCK = 90_000  # pairs
+WINDOW = 24  # pairs per layer in a block that is larger
+
+
+def _windows(
+    us: list[int], vs: list[int], bare: tuple[list[tuple[str, ...]], list[tuple[str, ...]]]
+) -> Iterator[tuple[int, list[int]]]:
+    if len(us) * len(vs) <= LARGE_BLOCK:
+        for i in us:
+            yield i, vs
+        return
+    by_path = defaultdict(list)
+    for j in vs:
+        by_path[bare[1][j]].append(j)
+    for k, i in enumerate(us):
+        at = k * (len(vs) - 1) / max(1, len(us) - 1)
+        lo = max(0, min(int(at) - WINDOW // 2, len(vs) - WINDOW))
+        yield i, sorted({*vs[lo : lo + WINDOW], *by_path[bare[0][i]]})
+
+
+def fit(a: Layer, b: Layer) -> float:
+    """How exactly two layers have the same form: 1 for the same slots and shapes, 0 for what cannot be."""
+    if a.statistics != b.statistics:
+        return 0.0
+    score = 1.0
+    (slot_a, x), (slot_b, y) = a.main, b.main
+    ca, cb = core(x.shape), core(y.shape)
+    if ca is not None and cb is not None:
+        if b.norm and len(cb) > 1:
+            return 0.0
+        if ca != cb:
+            if len(ca) != 2 or ca != cb[::-1]:
+                return 0.0
+            score *= 0.6
+        elif x.shape != y.shape:
+            score *= 0.9
+    if slot_a != slot_b:
+        score *= 0.7
+    mine, theirs = a.slots.keys() - {"counter"}, b.slots.keys() - {"counter"}
+    if mine != theirs:
+        score *= 0.75
+    for slot in mine & theirs:
+        p, q = core(a.slots[slot].shape), core(b.slots[slot].shape)
+        if p is not None and q is not None and sorted(p) != sorted(q):
+            score *= 0.3
+    return score
+
+
+def _fit_by_name(a: Layer, b: Layer) -> float:
+    """The same where shapes are unknown: there only a word can tell that a PyTorch layer is a norm."""
+    score = fit(a, b)
+    known = b.norm and not b.statistics
+    named = any(t in NORM_TOKENS or "norm" in t for part in a.parts for t in tokens(part))
+    return score * 0.4 if known and not named else score
+
+
+# ---------------------------------------------------------------------------------------------------------- evidence
+
+
+def names(f: Features, g: Features, c: Candidates) -> Floats:
+    """The likeness of the words in two paths, weighted by how much they tell."""
+    table = likeness(f.words, g.words) if f.words and g.words else np.zeros((1, 1))
+    table = np.vstack([table, np.zeros((1, table.shape[1]))])
+    table = np.hstack([table, np.zeros((table.shape[0], 1))])
+    wf, wg = _weights(f), _weights(g)
+    a, b = f.word_ids[c.left], g.word_ids[c.right]
+    sims = table[a[:, :, None], b[:, None, :]]
+    wa, wb = np.where(a >= 0, wf[a], 0), np.where(b >= 0, wg[b], 0)
+    hit = (sims.max(axis=2) * wa).sum(axis=1) + (sims.max(axis=1) * wb).sum(axis=1)
+    word = hit / np.maximum(wa.sum(axis=1) + wb.sum(axis=1), 1e-9)
+    return word
+
+
+def numbers(fa: Ints, ga: Ints, c: Candidates) -> Floats:
+    """How far the numbers of two paths agree: their longest common subsequence relative to the longer list."""
+    a, b = fa[c.left], ga[c.right]
+    n = np.maximum((a >= 0).sum(axis=1), (b >= 0).sum(axis=1))
+    return np.where(n > 0, _common(a, b) / np.maximum(n, 1), 1.0)
+
+
+def same_path(f: Features, g: Features, c: Candidates) -> Floats:
+    """How far two paths are the same words and numbers in the same order, without what a whole side has in front.
+
+    The longest common subsequence relative to the mean length: 1 for the same path.
+    """
+    index: dict[str, int] = {}
+    sides = []
+    for layers in (f.layers, g.layers):
+        sides.append(_padded([[index.setdefault(t, len(index)) for t in path] for path in bare_paths(layers)]))
+    a, b = sides[0][c.left], sides[1][c.right]
+    n = (a >= 0).sum(axis=1) + (b >= 0).sum(axis=1)
+    return np.where(n > 0, 2 * _common(a, b) / np.maximum(n, 1), 1.0)
+
+
+def _common(a: Ints, b: Ints) -> Ints:
+    """The length of the longest common subsequence, row by row; negative numbers are no members."""
+    row = np.zeros((b.shape[1] + 1, len(a)), dtype=np.int64)
+    for i in range(a.shape[1]):
+        new = np.zeros_like(row)
+        for j in range(b.shape[1]):
+            hit = (a[:, i] == b[:, j]) & (a[:, i] >= 0)
+            new[j + 1] = np.maximum(np.maximum(row[j + 1], new[j]), row[j] + hit)
+        row = new
+    return row[-1]
+
+
+def bare_paths(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
+    """The words and numbers of each path, without those that every path of the side begins with."""
+    paths = [tuple(t for part in layer.parts for t in tokens(part)) for layer in layers]
+    return _without_common_start(paths)
+
+
+def bare_names(params: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The same for names of parameters, with each framework's word for a slot replaced by the slot."""
+    split = [split_leaf(name) for name in params]
+    paths = [(*(t for part in module.split(".") for t in tokens(part)), slot_of(leaf)) for module, leaf in split]
+    return dict(zip(params, _without_common_start(paths), strict=True))
+
+
+def _without_common_start(paths: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    short, long = min(paths), max(paths)
+    n = 0
+    while n < min(len(short), len(long)) and short[n] == long[n]:
+        n += 1
+    return [p[n:] for p in paths]
+
+
+def modules_above(name: str) -> Iterator[str]:
+    """The modules above a parameter, outermost first, the root (``""``) included."""
+    yield ""
+    at = name.find(".")
+    while at >= 0:
+        yield name[:at]
+        at = name.find(".", at + 1)
+
+
+def common_module(names: Sequence[str]) -> str:
+    """The innermost module that holds all of some parameters."""
+    short, long = min(names).split(".")[:-1], max(names).split(".")[:-1]
+    n = 0
+    while n < min(len(short), len(long)) and short[n] == long[n]:
+        n += 1
+    return ".".join(short[:n])
+
+
+def _weights(f: Features) -> Floats:
+    """How much a word tells: the rarer, the more (inverse document frequency); one more slot for no word."""
+    n = len(f.layers)
+    count = np.bincount(f.word_ids[f.word_ids >= 0], minlength=len(f.words))
+    return np.append(np.log1p(n / np.maximum(count, 1)), 0.0)
+
+
+def order(n: int, m: int, c: Candidates, gain: Floats) -> Floats:
+    """How much an order-preserving alignment of all loses by pairing two layers, for each candidate.
+
+    The best alignment through each candidate is compared to the best alignment of all (max-marginals of the heaviest
+    common subsequence, by dynamic programs from both ends): 0 where nothing is lost.
+
+    Args:
+        n, m: how many layers there are on the left and on the right.
+        gain: what each candidate adds to an alignment, positive.
+    """
+    rows = np.argsort(c.left, kind="stable")
+    starts = np.searchsorted(c.left[rows], np.arange(n + 1))
+    cols, gains = c.right[rows], gain[rows]
+    forward = np.zeros((n + 1, m + 1))
+    backward = np.zeros((n + 1, m + 1))
+    for i in range(n):
+        k = slice(starts[i], starts[i + 1])
+        row = forward[i].copy()
+        j = cols[k]
+        row[j + 1] = np.maximum(row[j + 1], forward[i, j] + gains[k])
+        np.maximum.accumulate(row, out=forward[i + 1])
+    for i in range(n - 1, -1, -1):
+        k = slice(starts[i], starts[i + 1])
+        row = backward[i + 1].copy()
+        j = cols[k]
+        row[j] = np.maximum(row[j], backward[i + 1, j + 1] + gains[k])
+        backward[i] = np.maximum.accumulate(row[::-1])[::-1]
+    through = forward[c.left, c.right] + gain + backward[c.left + 1, c.right + 1]
+    return np.maximum(forward[n, m] - through, 0.0)
+
+
+def correspondence(f: Sets, g: Sets, c: Candidates, belief: sp.csr_matrix, power: float) -> Floats:
+    """How far the sets around two layers correspond under the present belief, the pair itself left out.
+
+    For two sets the measure is Dice's coefficient over the other layers in them; each set counts with its best
+    partner, small sets more than large ones.
+    """
+    joint = (f.member.T @ belief @ g.member).toarray()
+    rows = (belief @ g.member).toarray()
+    cols = (belief.T @ f.member).toarray()
+    own = np.asarray(belief[c.left, c.right]).ravel()
+    out = np.zeros(len(c.left))
+    step = max(1, 2_000_000 // (f.ids.shape[1] * g.ids.shape[1]))
+    for k in range(0, len(c.left), step):
+        u, v = c.left[k : k + step], c.right[k : k + step]
+        a, b = f.ids[u], g.ids[v]
+        both = joint[a[:, :, None], b[:, None, :]] - rows[u[:, None], b][:, None, :] - cols[v[:, None], a][:, :, None]
+        both += own[k : k + step, None, None]
+        both *= (a >= 0)[:, :, None] & (b >= 0)[:, None, :]
+        dice = 2 * both / np.maximum(f.size[a][:, :, None] + g.size[b][:, None, :] - 2, 1)
+        for best, ids, size in ((dice.max(axis=2), a, f.size), (dice.max(axis=1), b, g.size)):
+            w = np.where(ids >= 0, size[ids] ** power, 0)
+            out[k : k + step] += 0.5 * (best * w).sum(axis=1) / np.maximum(w.sum(axis=1), 1e-9)
+    return np.clip(out, 0, 1)
