@@ -40,15 +40,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     args = list(sys.argv[1:] if argv is None else argv)
     verbose = "--verbose" in args
-    with warnings.catch_warnings(), _no_complaints_of_the_dying():
+    if argv is None and not verbose:
+        # A network that failed while it was built complains again when it dies, if only at exit.
+        sys.unraisablehook = lambda _: None
+    with warnings.catch_warnings():
         if not sys.warnoptions:
             warnings.simplefilter("ignore")  # the frameworks' own, about themselves
         try:
             status = cli.main(args, prog_name="automap", standalone_mode=False)
             return int(status or 0)
-        except click.exceptions.NoArgsIsHelpError as error:
-            error.show()
-            return 2
         except click.UsageError as error:
             where = error.ctx.command_path if error.ctx is not None else "automap"
             return _fail(f"{error.format_message().rstrip('.')}; see {where} --help", 2)
@@ -73,17 +73,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _fail(message: str, status: int) -> int:
     click.echo(f"automap: error: {' '.join(message.split())}", err=True)
     return status
-
-
-@contextlib.contextmanager
-def _no_complaints_of_the_dying() -> Iterator[None]:
-    """A network that failed while it was built complains again when it is collected: its error was told already."""
-    hook = sys.unraisablehook
-    sys.unraisablehook = lambda _: None
-    try:
-        yield
-    finally:
-        sys.unraisablehook = hook
 
 
 class _Group(click.Group):
@@ -249,10 +238,16 @@ def _open(source: str, framework: Framework | None, args: dict[str, Any]) -> Lis
 # -- the commands ------------------------------------------------------------------------------------------------------
 
 
-@click.group(cls=_Group, epilog=_STATUS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_Group,
+    epilog=_STATUS,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, prog_name="automap", message="%(prog)s %(version)s")
 @_verbose
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> int:
     """The mapping between the parameters of a PyTorch network and its MindSpore port.
 
     \b
@@ -261,9 +256,12 @@ def cli() -> None:
       automap convert mapping.json resnet50.pth -o resnet50.ckpt
       automap validate mapping.json torchvision.models:resnet50 ./resnet_ms.py:build
     """
+    if context.invoked_subcommand is None:
+        _say(context.get_help())
+    return 2  # the status of a command counts, where there is one
 
 
-@cli.command(no_args_is_help=True)
+@cli.command()
 @click.argument("source")
 @click.option(
     "-o",
@@ -304,10 +302,10 @@ def params(
     else:
         _write(listing_to_csv(listing) if output.lower().endswith(".csv") else listing_to_json(listing), output)
     written = "" if output in (None, "-") else f", written to {output}"
-    _say(f"{len(listing)} {FRAMEWORK_NAMES[listing.framework]} parameters{written}")
+    _say(f"{len(listing)} {FRAMEWORK_NAMES[listing.framework]} parameter{'s' * (len(listing) != 1)}{written}")
 
 
-@cli.command(epilog=_STATUS, no_args_is_help=True)
+@cli.command(epilog=_STATUS)
 @click.argument("torch")
 @click.argument("mindspore")
 @click.option(
@@ -458,7 +456,7 @@ def _next_steps(mapping: Mapping, output: str, torch: str, mindspore: str, prove
     return ["", "next:", *(f"  {what:<{width}}  {command}" for what, command in steps)]
 
 
-@cli.command(epilog=_STATUS, no_args_is_help=True)
+@cli.command(epilog=_STATUS)
 @click.argument("mapping")
 @click.argument("checkpoint")
 @click.option(
@@ -524,7 +522,7 @@ def convert(
     return 1 if report.needs_review else 0
 
 
-@cli.command(epilog=_STATUS, no_args_is_help=True)
+@cli.command(epilog=_STATUS)
 @click.argument("mapping")
 @click.argument("torch")
 @click.argument("mindspore")
@@ -587,7 +585,7 @@ def validate(
     return result.exit_code
 
 
-@cli.command(no_args_is_help=True)
+@cli.command()
 @click.argument("mapping")
 @click.argument("name")
 @_verbose
@@ -608,7 +606,7 @@ def explain(mapping: str, name: str) -> None:
     click.echo(explain_name(Mapping.read(mapping), name, mapping))
 
 
-@cli.command(no_args_is_help=True, epilog="Exit status: 0 no difference; 1 they differ; 2 bad usage or input.")
+@cli.command(epilog="Exit status: 0 no difference; 1 they differ; 2 bad usage or input.")
 @click.argument("a")
 @click.argument("b")
 @_verbose
@@ -627,7 +625,7 @@ def diff(a: str, b: str) -> int:
     return 1 if found.changes else 0
 
 
-@cli.command(no_args_is_help=True, epilog="Exit status: 0 no drift, or accepted; 1 drift; 2 bad usage or input.")
+@cli.command(epilog="Exit status: 0 no drift, or accepted; 1 drift; 2 bad usage or input.")
 @click.argument("lock")
 @click.option("--update", is_flag=True, help="Accept what drifted: the lock is written anew.")
 @click.option("--junit", metavar="F.xml", callback=_file(".xml", dash=False), help="Write the result as JUnit's XML.")

@@ -41,9 +41,10 @@ _DONE = {
 
 #: What each part of the evidence looks at.
 _EVIDENCE = {
-    "names": "the words of both names, translated as in the rest of this pair",
+    "names": "how alike the words of both names are",
     "order": "the place in definition order",
     "structure": "the layer's other parameters, the modules around it, the repeated blocks",
+    "usage": "how regularly these two local names go together in this pair",
 }
 
 #: A part of the evidence in a word, from the number given on.

@@ -196,7 +196,7 @@ def test_explain_by_either_name():
         "  on the way: transpose(axes=[1, 0])\n"
         "  confidence 0.5\n"
         "  marked for review: cells.1.q.weight fits as well\n"
-        "  names: good, 0.71 (the words of both names, translated as in the rest of this pair)\n"
+        "  names: good, 0.71 (how alike the words of both names are)\n"
         "  order: strong, 1.00 (the place in definition order)\n"
         "  structure: some, 0.40 (the layer's other parameters, the modules around it, the repeated blocks)\n"
         "  not proven by a run of both networks\n"
