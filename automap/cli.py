@@ -514,9 +514,13 @@ def convert(
             allow_overflow=allow_overflow,
         )
     _say(str(report))
-    for what, names in (("left out", report.conversion.left_out), ("not made", report.conversion.not_made)):
-        if names:
-            _say("\n".join([f"{what} {len(names)}:", *lines_of_names(names)]))
+    given, made = (read.made, read.given) if reverse else (read.given, read.made)
+    for what, reasons, side in (
+        ("left out", report.conversion.left_out, given),
+        ("not made", report.conversion.not_made, made),
+    ):
+        if reasons:
+            _say("\n".join([f"{what} {len(reasons)}:", *lines_of_names(reasons, read.names(side))]))
     if report.needs_review:
         _say(f"something in {mapping} is marked for review: automap explain {mapping} NAME says why")
     return 1 if report.needs_review else 0

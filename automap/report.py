@@ -126,23 +126,32 @@ def _doubtful(mapping: Mapping) -> list[Group]:
 
 
 def left_over(mapping: Mapping, framework: Framework) -> list[Group]:
-    """What has no counterpart and needs no review, with the reasons.
+    """What has no counterpart and needs no review, with the reasons."""
+    items = [(u.name, u.why) for u in mapping.unmatched[framework] if not u.review]
+    return grouped_names(items, mapping.names(framework))
+
+
+def grouped_names(items: Iterable[tuple[str, str]], every: Iterable[str]) -> list[Group]:
+    """Names with their reasons, grouped.
 
     A group that is all there is of a last word (``num_batches_tracked``) or below a module is called so.
+
+    Args:
+        items: each name with its reason.
+        every: all names that there are.
     """
-    items = [(u.name, u.why) for u in mapping.unmatched[framework] if not u.review]
-    every = Counter(part for name in mapping.names(framework) for part in _parts(name))
-    reasons: dict[str, Counter[str]] = {}
-    for name, why in items:
-        reasons.setdefault(_NUMBER.sub("*", why), Counter()).update(_parts(name))
-    why_of = {name: _NUMBER.sub("*", why) for name, why in items}
+    reasons = dict(items)
+    total = Counter(part for name in every for part in _parts(name))
+    alike: dict[str, Counter[str]] = {}
+    for name, why in reasons.items():
+        alike.setdefault(_NUMBER.sub("*", why), Counter()).update(_parts(name))
 
     def label(name: str) -> str:
-        same = reasons[why_of[name]]
-        whole = (part for part in _parts(name) if 1 < every[part] == same[part])
+        found = alike[_NUMBER.sub("*", reasons[name])]
+        whole = (part for part in _parts(name) if 1 < total[part] == found[part])
         return next(whole, name).removeprefix(".")
 
-    return grouped(items, label)
+    return grouped(reasons.items(), label)
 
 
 def _parts(name: str) -> list[str]:
@@ -162,9 +171,9 @@ def _lines(groups: Sequence[Group], shown: int | None = _LINES) -> list[str]:
     return lines
 
 
-def lines_of_names(reasons: Dict[str, str]) -> list[str]:
-    """Names with their reasons in a few lines."""
-    return _lines(grouped(reasons.items()))
+def lines_of_names(reasons: Dict[str, str], every: Iterable[str] = ()) -> list[str]:
+    """Names with their reasons in a few lines; ``every`` as for :func:`grouped_names`."""
+    return _lines(grouped_names(reasons.items(), every))
 
 
 def table(listing: Listing) -> str:

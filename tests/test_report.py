@@ -112,6 +112,8 @@ def test_left_over_and_to_review_share_nothing_and_miss_nothing():
 
 def test_names_with_reasons_in_lines():
     assert lines_of_names({"a.0.t": "old", "a.1.t": "old", "b": "new"}) == ["     2  a.*.t: old", "     1  b: new"]
+    every = ("a.0.t", "a.1.t", "b", "b.w")
+    assert lines_of_names({"a.0.t": "old", "a.1.t": "old", "b": "new"}, every)[0] == "     2  t: old"
 
 
 # -- the summary -------------------------------------------------------------------------------------------------------
