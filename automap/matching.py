@@ -16,7 +16,7 @@ import copy
 import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +24,7 @@ import scipy.sparse as sp
 
 from automap import scoring
 from automap.assignment import assign
-from automap.scoring import Candidates, Features, Floats, Ints, Layer
+from automap.scoring import Candidates, Features, Floats, Ints, Layer, core
 
 #: How much each part of the evidence counts. Parts are of one kind (0 to 1 per layer), so a weight says how many
 #: others it can outvote.
@@ -39,8 +39,12 @@ BROAD = 2  # rounds over all candidates; after them, over the best of each layer
 STARTS = ((), ("words",), ("order", "words"))
 FEW = 5  # candidates per layer that are worth a second look
 EXPLORED = 60  # sets of swaps that are tried
+MANY = 20_000  # candidates; of more, those that are neither alike nor at the same place are left out
+ALIKE = 12  # candidates per layer that are kept for likeness
+NEAR = 6  # layers of the same shape to either side that are kept for their place
 NEIGHBOURS = 8  # layers to either side that tell whether order is kept hereabouts
 FREE = 0.4  # how much less a lead over an unclaimed layer counts: nothing else speaks against that one
+UNSHAPED = 0.6  # how much less any lead counts where shapes are unknown
 HOPELESS = 8.0  # a swap that loses more than this at once is not followed up
 
 
@@ -75,6 +79,18 @@ class Move:
     free: bool
 
 
+@dataclass
+class _Exchange:
+    """One exchange, what it loses by the present scores, and what kind it is; ``ends`` can only be exchanged once."""
+
+    loss: float
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+    ends: tuple[int, ...]
+    kind: tuple[Hashable, ...]
+    place: Hashable
+
+
 class Matcher:
     """One problem: the layers of two sides, the candidates between them, and what does not depend on a belief."""
 
@@ -88,7 +104,9 @@ class Matcher:
         self.rank_l, self.rank_r = (
             _ranking(x) if s else np.arange(len(x)) for x, s in zip((left, right), scrambled, strict=True)
         )
-        self.c = _forced(scoring.candidates(left, right), forced or {})
+        self.c = _forced(scoring.candidates(left, right, (self.rank_l, self.rank_r)), forced or {})
+        self.shape = _numbered([core(layer.main[1].shape) for layer in left])
+        self.parent_l, self.parent_r = (_numbered([layer.parts[:-1] for layer in x]) for x in (left, right))
         self.f, self.g = Features(left), Features(right)
         self.words = scoring.names(self.f, self.g, self.c) ** 2
         self.same = scoring.same_path(self.f, self.g, self.c) ** 4
@@ -96,7 +114,30 @@ class Matcher:
             self.words, self.same = np.zeros(len(self.c)), np.zeros(len(self.c))
         self.by_rank = scoring.numbers(self.f.numbers, self.g.numbers, self.c)
         self.by_value = scoring.numbers(self.f.values, self.g.values, self.c)
+        if len(self.c) > MANY:
+            self._thin_out()
+        self.shapes = all(layer.main[1].shape is not None for layer in (*left, *right))
         self.trust = 1.0
+
+    def _thin_out(self) -> None:
+        """Of very many candidates: the most alike of each layer, and those that stand at about the same place."""
+        c = self.c
+        place = []
+        for ends, rank in ((c.left, self.rank_l), (c.right, self.rank_r)):
+            # The position of a layer among those of its block, in definition order.
+            which = np.unique(np.stack([c.block, rank[ends]]), axis=1, return_inverse=True)
+            table, at = which[0], which[1].ravel()
+            first = np.searchsorted(table[0], table[0], side="left")
+            count = np.searchsorted(table[0], table[0], side="right") - first
+            index = np.arange(table.shape[1]) - first
+            place.append((index[at], count[at]))
+        (i, n), (j, m) = place
+        near = np.abs(i * (m - 1) / np.maximum(n - 1, 1) - j) <= NEAR
+        zero = np.zeros(len(c))
+        k = self._best_few(self.base(0.5, zero, zero), ALIKE, np.flatnonzero(near))
+        thin = self.narrowed(k)
+        self.c, self.words, self.same = thin.c, thin.words, thin.same
+        self.by_rank, self.by_value = thin.by_rank, thin.by_value
 
     # -------------------------------------------------------------------------------------------------------- evidence
 
@@ -219,8 +260,14 @@ class Matcher:
         base = at.base(at.value_weight(ones), *at.pooled(at.matrix(every, ones), at.c))
         return float(base.sum()) + ORDER * self.trust * self.in_order(chosen)
 
-    def in_order(self, chosen: Ints) -> int:
-        return longest_increasing(self.rank_l[self.c.left[chosen]], self.rank_r[self.c.right[chosen]])
+    def in_order(self, chosen: Ints) -> float:
+        """How many of the chosen pairs keep their order: half by the longest increasing subsequence, half by how
+        many follow the pair before them among the layers of the same shape (which are what can be exchanged)."""
+        c = self.c
+        left, right, shape = self.rank_l[c.left[chosen]], self.rank_r[c.right[chosen]], self.shape[c.left[chosen]]
+        k = np.lexsort((left, shape))
+        follows = (shape[k][1:] != shape[k][:-1]) | (right[k][1:] > right[k][:-1])
+        return 0.5 * longest_increasing(left, right) + 0.5 * (1 + int(follows.sum()))
 
     # ------------------------------------------------------------------------------------------------ the whole search
 
@@ -252,10 +299,22 @@ class Matcher:
             mine = np.full(len(c), -np.inf)
             mine[rank[first]] = ahead[first]
             lead = np.minimum(lead, mine)
-        clear = np.flatnonzero(lead > CLEAR)
+        clear = self._few_of_each(np.flatnonzero(lead > CLEAR))
         if len(clear) < 5:
             return 0.0 if self.scrambled else 1.0
-        return float(np.clip(2 * self.in_order(clear) / len(clear) - 1, 0, 1))
+        kept = longest_increasing(self.rank_l[c.left[clear]], self.rank_r[c.right[clear]])
+        return float(np.clip(2 * kept / len(clear) - 1, 0, 1))
+
+    def _few_of_each(self, k: Ints) -> Ints:
+        """Of pairs that differ in numbers alone the first two: a repeated block is one fact, not many."""
+        seen: dict[Hashable, int] = defaultdict(int)
+        out = []
+        for x in k.tolist():
+            kind = _pattern(self.left[self.c.left[x]].parts), _pattern(self.right[self.c.right[x]].parts)
+            seen[kind] += 1
+            if seen[kind] <= 2:
+                out.append(x)
+        return np.array(out, dtype=np.int64)
 
     def narrowed(self, k: Ints) -> Matcher:
         """The same problem with the candidates ``k`` alone."""
@@ -276,10 +335,18 @@ class Matcher:
             keep[order[np.arange(len(order)) - start < few]] = True
         return np.flatnonzero(keep)
 
+    def _siblings(self, chosen: Ints) -> Ints:
+        """The candidates that lead to a sibling of the chosen partner, from either side."""
+        c = self.c
+        to, back = np.full(self.n, -1), np.full(self.m, -1)
+        to[c.left[chosen]] = self.parent_r[c.right[chosen]]
+        back[c.right[chosen]] = self.parent_l[c.left[chosen]]
+        return np.flatnonzero((to[c.left] == self.parent_r[c.right]) & (back[c.right] == self.parent_l[c.left]))
+
     def _improve(self, s: Solution) -> Solution:
         """Swaps while one helps; what did not help is kept as the alternatives."""
         for _ in range(6):
-            k = self._best_few(s.score, FEW, s.chosen)
+            k = self._best_few(s.score, FEW, np.concatenate([s.chosen, self._siblings(s.chosen)]))
             near = self.narrowed(k)
             now = near.evaluate(np.searchsorted(k, s.chosen))
             self._tried = [(k, now, move, near.after(now, move)) for move in near.moves(now)[:EXPLORED]]
@@ -299,56 +366,53 @@ class Matcher:
         return alt if len(alt.chosen) >= len(s.chosen) else None
 
     def moves(self, s: Solution) -> list[Move]:
-        """Sets of swaps that belong together (the same two local names, wherever they stand), most likely first."""
+        """Sets of exchanges that belong together (the same two local names, wherever they stand), likely ones first."""
+        groups: dict[tuple[Hashable, ...], list[_Exchange]] = defaultdict(list)
+        for exchange in self._exchanges(s):
+            groups[exchange.kind].append(exchange)
+        out = []
+        for kind, members in groups.items():
+            members.sort(key=lambda x: x.loss)
+            used: set[int] = set()
+            taken = []
+            for x in members:
+                if used.isdisjoint(x.ends):
+                    used.update(x.ends)
+                    taken.append(x)
+            move = Move(
+                np.array([k for x in taken for k in x.old]),
+                np.array([k for x in taken for k in x.new]),
+                len({x.place for x in taken}),
+                kind[0] == "free",
+            )
+            # Which block is which is seldom in doubt, and there are many pairs of blocks: those come last.
+            out.append((kind[0] == "blocks", sum(x.loss for x in taken) / len(taken), len(out), move))
+        return [move for *_, move in sorted(out, key=lambda x: x[:3])]
+
+    def _exchanges(self, s: Solution) -> Iterator[_Exchange]:
+        """Every exchange of two chosen pairs, or of one for a pair with a layer that is free."""
         c = self.c
         at = {(u, v): k for k, (u, v) in enumerate(zip(c.left.tolist(), c.right.tolist(), strict=True))}
         of_left = {int(c.left[k]): int(k) for k in s.chosen}
         of_right = {int(c.right[k]): int(k) for k in s.chosen}
-        chosen = set(s.chosen.tolist())
-        groups: dict[
-            tuple[Hashable, ...], list[tuple[float, tuple[int, ...], tuple[int, ...], tuple[int, ...], Hashable]]
-        ]
-        groups = defaultdict(list)
         for (u1, v2), k12 in at.items():
-            if k12 in chosen:
-                continue
             k11, k22 = of_left.get(u1), of_right.get(v2)
+            if k11 == k12:
+                continue
             if k11 is not None and k22 is not None:
                 u2, v1 = int(c.left[k22]), int(c.right[k11])
                 k21 = at.get((u2, v1))
                 if k21 is None or u2 < u1:
                     continue
-                loss = s.score[k11] + s.score[k22] - s.score[k12] - s.score[k21]
+                loss = float(s.score[k11] + s.score[k22] - s.score[k12] - s.score[k21])
                 kind, place = _divergence(self.left[u1].parts, self.left[u2].parts)
-                groups[kind].append((loss, (k11, k22), (k12, k21), (u1, u2), place))
-            elif k11 is not None:  # the right layer is free
-                kind = ("right", v2, _pattern(self.left[u1].parts))
-                groups[kind].append((s.score[k11] - s.score[k12], (k11,), (k12,), (u1,), u1))
-            elif k22 is not None:  # the left layer is free
-                kind = ("left", _pattern(self.left[u1].parts), _pattern(self.right[v2].parts))
-                groups[kind].append((s.score[k22] - s.score[k12], (k22,), (k12,), (u1, -1 - v2), u1))
-        out = []
-        for kind, members in groups.items():
-            members.sort(key=lambda x: x[0])
-            used: set[int] = set()
-            losses, old, new, places = [], [], [], set()
-            for loss, o, n, ends, place in members:
-                if used.isdisjoint(ends):
-                    used.update(ends)
-                    losses.append(loss)
-                    old.extend(o)
-                    new.extend(n)
-                    places.add(place)
-            out.append(
-                (
-                    sum(losses) / len(losses),
-                    Move(
-                        np.array(old), np.array(new), len(places), len(old) == len(new) and kind[0] in ("left", "right")
-                    ),
-                )
-            )
-        out.sort(key=lambda x: x[0])
-        return [m for _, m in out]
+                yield _Exchange(loss, (k11, k22), (k12, k21), (u1, u2), kind, place)
+            elif k11 is not None:
+                kind = ("free", v2, _pattern(self.left[u1].parts))
+                yield _Exchange(float(s.score[k11] - s.score[k12]), (k11,), (k12,), (u1,), kind, u1)
+            elif k22 is not None:
+                kind = ("free", _pattern(self.left[u1].parts), _pattern(self.right[v2].parts))
+                yield _Exchange(float(s.score[k22] - s.score[k12]), (k22,), (k12,), (u1, -1 - v2), kind, u1)
 
     def doubts(self) -> dict[int, Doubt]:
         """For each left layer that an alternative changes: the alternative that loses least, per decision."""
@@ -364,7 +428,7 @@ class Matcher:
             kept = self._kept_around(k[now.chosen])[c.left[before]].mean()
             order = ORDER * self.trust * (self.in_order(k[now.chosen]) - self.in_order(k[alt.chosen]))
             loss = (now.objective - alt.objective - (1 - kept) * order) / move.places
-            loss *= FREE if move.free else 1.0
+            loss *= (FREE if move.free else 1.0) * (1.0 if self.shapes else UNSHAPED)
             instead = {int(c.left[x]): int(c.right[x]) for x in after}
             for u in c.left[before].tolist():
                 if u not in out or loss < out[u].loss:
@@ -372,17 +436,17 @@ class Matcher:
         return out
 
     def _kept_around(self, chosen: Ints) -> Floats:
-        """For each left layer: how well the layers defined around it keep their order, 0 to 1."""
+        """For each left layer: how well the layers defined around it keep their order; 0 if it has moved itself."""
         left, right = self.rank_l[self.c.left[chosen]], self.rank_r[self.c.right[chosen]]
         by_left = np.argsort(left, kind="stable")
         kept = np.zeros(len(chosen))
         kept[by_left[increasing(right[by_left].tolist())]] = 1
-        out = np.ones(self.n)
+        out = np.zeros(self.n)
         x = kept[by_left]
         total = np.r_[0.0, np.cumsum(x)]
         i = np.arange(len(x))
         lo, hi = np.maximum(i - NEIGHBOURS, 0), np.minimum(i + NEIGHBOURS + 1, len(x))
-        out[self.c.left[chosen][by_left]] = np.clip(2 * (total[hi] - total[lo]) / (hi - lo) - 1, 0, 1)
+        out[self.c.left[chosen][by_left]] = x * np.clip(2 * (total[hi] - total[lo]) / (hi - lo) - 1, 0, 1)
         return out
 
 
@@ -419,6 +483,12 @@ def _ranking(layers: list[Layer]) -> Ints:
     return np.array([where[layer.path] for layer in layers], dtype=np.int64)
 
 
+def _numbered(keys: list[Hashable]) -> Ints:
+    """Equal keys by equal numbers."""
+    index: dict[Hashable, int] = {}
+    return np.array([index.setdefault(k, len(index)) for k in keys], dtype=np.int64)
+
+
 def _forced(c: Candidates, forced: dict[int, int]) -> Candidates:
     """Candidates without those that contradict a forced pair."""
     if not forced:
@@ -447,5 +517,6 @@ def _divergence(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[tuple[Hashable,
     while d < min(len(a), len(b)) and a[d] == b[d]:
         d += 1
     rest = a[d + 1 :], b[d + 1 :]
-    kind = (_pattern(a[:d]), a[d : d + 1], b[d : d + 1], () if rest[0] == rest[1] else tuple(map(_pattern, rest)))
-    return kind, a[:d]
+    here = a[d : d + 1], b[d : d + 1]
+    what = "blocks" if "".join((*here[0], *here[1])).isdigit() else "siblings"
+    return (what, _pattern(a[:d]), *here, () if rest[0] == rest[1] else tuple(map(_pattern, rest))), a[:d]

@@ -101,7 +101,7 @@ def likeness(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float64]:
             elif a[0] == b[0] and abbreviates(a, b):
                 short, long = sorted((len(a), len(b)))
                 out[i, j] = max(out[i, j], 0.75 if short >= 2 else 0.4)
-            elif min(len(a), len(b)) >= 3 and (a in b or b in a):
+            elif min(len(a), len(b)) >= 3 and (a in b or b in a) or one_letter_more(a, b):
                 out[i, j] = max(out[i, j], 0.6)
     return out
 
@@ -112,6 +112,13 @@ def abbreviates(a: str, b: str) -> bool:
         a, b = b, a
     at = iter(b)
     return all(c in at for c in a)
+
+
+def one_letter_more(a: str, b: str) -> bool:
+    """Whether one of two words is the other with a letter before or after it (``q`` and ``wq``)."""
+    if len(a) > len(b):
+        a, b = b, a
+    return len(b) == len(a) + 1 and (b.startswith(a) or b.endswith(a))
 
 
 def unique(items: Iterable[str]) -> list[str]:

@@ -8,6 +8,7 @@ between follows by counting.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from automap.scoring import Layer, form
@@ -62,7 +63,7 @@ def fold(layers: list[Layer]) -> Folded:
 def _positions(layers: list[Layer]) -> dict[tuple[str, ...], tuple[int, int, str]]:
     """For each child of a run: its position in the run, the run's length, and the name of the run's first child."""
     children: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
-    content: dict[tuple[str, ...], list[object]] = defaultdict(list)
+    content: dict[tuple[str, ...], list[Hashable]] = defaultdict(list)
     for layer in layers:
         path = layer.parts
         for d, part in enumerate(path):
@@ -72,17 +73,23 @@ def _positions(layers: list[Layer]) -> dict[tuple[str, ...], tuple[int, int, str
     out: dict[tuple[str, ...], tuple[int, int, str]] = {}
     for parent, names in children.items():
         run: list[str] = []
-        alike = None
-        for name in [*(n for n in names if n.isdigit()), None]:
-            this = tuple(content[(*parent, name)]) if name is not None else None
-            if this is not None and this == alike and int(name or 0) == int(run[-1]) + 1:
-                run.append(name or "")
+        alike: frozenset[Hashable] = frozenset()
+        for name in sorted((n for n in names if n.isdigit()), key=int):
+            # What the children hold counts, not the order in which they define it.
+            this = frozenset(content[(*parent, name)])
+            if run and this == alike and int(name) == int(run[-1]) + 1:
+                run.append(name)
                 continue
-            if len(run) >= SHORTEST:
-                for k, member in enumerate(run):
-                    out[(*parent, member)] = (k, len(run), run[0])
-            run, alike = ([name] if name is not None else []), this
+            _note(out, parent, run)
+            run, alike = [name], this
+        _note(out, parent, run)
     return out
+
+
+def _note(out: dict[tuple[str, ...], tuple[int, int, str]], parent: tuple[str, ...], run: list[str]) -> None:
+    if len(run) >= SHORTEST:
+        for k, member in enumerate(run):
+            out[(*parent, member)] = (k, len(run), run[0])
 
 
 def unfold(left: Folded, right: Folded, pairs: dict[int, int]) -> dict[int, int] | None:

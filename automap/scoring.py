@@ -253,14 +253,15 @@ class Candidates:
 
 def form(layer: Layer) -> Hashable:
     """What decides which layers a layer can be: its slots and their shapes, and whether it is known to be a norm."""
-    return (layer.norm, tuple((s, p.shape) for s, p in layer.slots.items()))
+    return (layer.norm, frozenset((s, p.shape) for s, p in layer.slots.items()))
 
 
-def candidates(left: list[Layer], right: list[Layer]) -> Candidates:
+def candidates(left: list[Layer], right: list[Layer], ranks: tuple[Ints, Ints] | None = None) -> Candidates:
     """All pairs of layers whose main shapes can reach each other and whose slots can be the same layer's.
 
     In a large block only the nearest pairs by position count (and those with the same path): a layer and its
-    counterpart stand at about the same place among the layers of their shape.
+    counterpart stand at about the same place among the layers of their shape. ``ranks`` gives the positions where
+    definition order does not.
     """
     groups: dict[Hashable, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     unknown = any(layer.main[1].shape is None for layer in (*left, *right))
@@ -271,11 +272,18 @@ def candidates(left: list[Layer], right: list[Layer]) -> Candidates:
             groups[key][which].append(i)
     fits: dict[tuple[Hashable, Hashable], float] = {}
     forms = [form(layer) for layer in left], [form(layer) for layer in right]
+    if unknown:
+        named = [_is_named_norm(layer) or layer.norm for layer in left]
+        # Where the PyTorch side names at least as many norms as there are, what has no such name is none.
+        all_named = sum(named) >= sum(layer.norm for layer in right)
     bare = bare_paths(left), bare_paths(right)
     ls, rs, fs, bs = [], [], [], []
     for b, (us, vs) in enumerate(groups.values()):
         if not us or not vs:
             continue
+        if ranks is not None:
+            us.sort(key=lambda i: int(ranks[0][i]))
+            vs.sort(key=lambda j: int(ranks[1][j]))
         windows = _windows(us, vs, bare)
         for i, near in windows:
             fi = forms[0][i]
@@ -283,9 +291,9 @@ def candidates(left: list[Layer], right: list[Layer]) -> Candidates:
                 pair = (fi, forms[1][j])
                 f = fits.get(pair)
                 if f is None:
-                    f = fits[pair] = _fit_by_name(left[i], right[j]) if unknown else fit(left[i], right[j])
-                if unknown:
-                    f = _fit_by_name(left[i], right[j])
+                    f = fits[pair] = fit(left[i], right[j])
+                if unknown and right[j].norm and not named[i]:
+                    f = 0.0 if all_named else 0.4 * f
                 if f > 0:
                     ls.append(i)
                     rs.append(j)
@@ -295,7 +303,7 @@ def candidates(left: list[Layer], right: list[Layer]) -> Candidates:
     return Candidates(as_ints(ls), as_ints(rs), np.array(fs, dtype=np.float64), as_ints(bs))
 
 
-LARGE_BLOCK = 90_000  # pairs
+LARGE_BLOCK = 250_000  # pairs
 WINDOW = 24  # pairs per layer in a block that is larger
 
 
@@ -343,12 +351,9 @@ def fit(a: Layer, b: Layer) -> float:
     return score
 
 
-def _fit_by_name(a: Layer, b: Layer) -> float:
-    """The same where shapes are unknown: there only a word can tell that a PyTorch layer is a norm."""
-    score = fit(a, b)
-    known = b.norm and not b.statistics
-    named = any(t in NORM_TOKENS or "norm" in t for part in a.parts for t in tokens(part))
-    return score * 0.4 if known and not named else score
+def _is_named_norm(layer: Layer) -> bool:
+    """Whether its name says that a layer is a norm: the only sign of it on the PyTorch side where shapes are unknown."""
+    return any(t in NORM_TOKENS or "norm" in t for part in layer.parts for t in tokens(part))
 
 
 # ---------------------------------------------------------------------------------------------------------- evidence
