@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
 
 import pytest
-from networks import Order, Pair, by_letters, faults, pair, reordered, shuffled
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from networks import Order, Pair, Row, built, by_letters, faults, pair, reordered, shuffle, shuffled, silent
 
-from automap.inference import match
+from automap.graph import Listing, Param
+from automap.inference import infer, match
+from automap.mapping import Mapping, Unmatched
 
 # ------------------------------------------------------------------------------------------------------ whole networks
 
@@ -129,6 +138,18 @@ CASES = [
     Case("order: shuffled", resnet((8, 16, 32)), order=shuffled(1)),
     Case("order: shuffled, a transformer", transformer(), order=shuffled(2)),
     Case("order: shuffled, synonyms", flagged(transformer(), "maybe", "attn"), SYNONYMS, shuffled(3)),
+    Case(
+        "order: shuffled, numbers inside of words",
+        flagged(transformer(depth=6), "maybe", "attn"),
+        (*SYNONYMS, ("blocks.", "block_")),
+        shuffled(4),
+    ),
+    Case(
+        "order: shuffled, flat names without a word in common",
+        flagged(resnet((8, 16, 32)), "maybe", "layer"),
+        (*STRANGE_RESNET, (r"[.]", "_")),
+        shuffled(5),
+    ),
     # Flattened, nested, wrapped and renamed modules.
     Case("flattened: blocks", resnet(), words(r"layer(\d)\.(\d)\.=layer\1_block\2_")),
     Case("flattened: the middle level", transformer(), words(r"\.attn\.|\.mlp\.=.")),
@@ -390,7 +411,7 @@ CASES = [
     # Unknown shapes.
     Case("no shapes", resnet(), shapes=False),
     Case("no shapes: wrapped", resnet(), words("^=backbone."), shapes=False),
-    Case("no shapes: synonyms", transformer(), SYNONYMS, shapes=False),
+    Case("no shapes: synonyms", flagged(transformer(), "maybe", "attn", "mlp"), SYNONYMS, shapes=False),
     Case("no shapes: blocks at the root", resnet(), words(r"^layer1\.="), shapes=False),
     # Shapes equal up to dimensions of size 1.
     Case("ones: 1-D convolutions", each(3, lambda i: f"conv1d:8x8x3 convs.{i}; bn:8 bns.{i}") + "\nlinear:3x8 fc"),
@@ -458,13 +479,13 @@ CASES = [
 
 #: What the matcher gets wrong so far, and why. Strict: an entry whose case is mended has to go.
 KNOWN_FAILURES = {
-    "renamed: words that mislead": "a bias that cannot fit does not forbid a pair whose names are the same",
+    "renamed: words that mislead": "a pair of the same name counts as transposed though its biases cannot fit",
     "indices: of equal dense layers": "a number that stands on both sides outvotes definition order",
-    "indices: as a VGG's, and its pools": "the same",
-    "lists: off by one": "the same, for whole blocks",
-    "lists: off by one, named": "the same",
-    "lists: off by one, between others": "the same",
-    "lists: off by one, a transformer's": "the same",
+    "indices: as a VGG's, and its pools": "a number on both sides outvotes definition order",
+    "lists: off by one": "a number on both sides outvotes definition order, for whole blocks",
+    "lists: off by one, named": "a number on both sides outvotes definition order, for whole blocks",
+    "lists: off by one, between others": "a number on both sides outvotes definition order, for whole blocks",
+    "lists: off by one, a transformer's": "a number on both sides outvotes definition order, for whole blocks",
     # Only definition order speaks for these, and it is kept everywhere else, so it is believed.
     "symmetric: q, k, v under names that say nothing, in another order": "order alone makes no doubt",
     "symmetric: two towers, renamed and in another order": "order alone makes no doubt",
@@ -484,3 +505,318 @@ def parameters(cases: list[Case]) -> list[object]:
 def test_difference(case: Case) -> None:
     pair = case.pair()
     assert faults(pair, match(pair.torch, pair.mindspore)) == []
+
+
+def run(table: str, *renames: str, order: Order | None = None, **options: object) -> tuple[Pair, Mapping]:
+    p = pair(table, *words(*renames), order=order)
+    return p, match(p.torch, p.mindspore, **options)
+
+
+def reasons(mapping: Mapping) -> dict[str, Unmatched]:
+    return {u.name: u for u in (*mapping.unmatched_torch, *mapping.unmatched_mindspore)}
+
+
+# ----------------------------------------------------------------------------------------------- what is left unmatched
+
+
+def test_expected_leftovers_say_why() -> None:
+    _, mapping = run("ids:1x12 embed.position_ids -\n" + resnet() + "\nids:4x4 - table.index")
+    why = {name: (u.why, u.review) for name, u in reasons(mapping).items()}
+    assert why["bn1.num_batches_tracked"] == ("no counterpart in MindSpore", False)
+    assert why["embed.position_ids"] == ("a table or mask that MindSpore computes", False)
+    assert why["table.index"] == ("a table or mask that PyTorch computes", False)
+    assert len(why) == 2 + 11, "two tables, and a counter for each norm"
+    assert not mapping.needs_review
+
+
+def test_a_parameter_without_a_home_needs_a_person() -> None:
+    _, mapping = run(flagged(resnet(), "-", " fc ") + "\nlinear:7x16 - head")
+    assert mapping.needs_review
+    why = reasons(mapping)
+    assert why["fc.weight"].review
+    assert why["head.weight"].review
+    assert "[7, 16]" in why["head.weight"].why
+
+
+TIED = "emb:50x16 words\nlinear:16x16 body\nln:16 norm\nlinear:50x16 head {} plain"
+
+
+def test_a_tied_weight_that_is_listed_twice() -> None:
+    """A live model tells that the two are one; the other name needs nobody."""
+    p = pair(TIED.format("-"))
+    ties = {"words.weight": ("head.weight",), "head.weight": ("words.weight",)}
+    torch = Listing("torch", tuple(replace(x, aliases=ties.get(x.name, ())) for x in p.torch))
+    mapping = match(torch, p.mindspore)
+    assert {e.torch[0]: e.mindspore[0] for e in mapping.entries} == p.truth
+    assert mapping.unmatched_torch == (
+        Unmatched("head.weight", "the same tensor as words.weight", False, "words.weight"),
+    )
+    assert not mapping.needs_review
+
+
+def test_a_tied_weight_of_a_checkpoint() -> None:
+    """A checkpoint does not tell; a person is asked, with the likely reason."""
+    p, mapping = run(TIED.format("-"))
+    assert silent(p, mapping) == []
+    assert {e.torch[0]: e.mindspore[0] for e in mapping.entries} == p.truth
+    (left,) = mapping.unmatched_torch
+    assert left.review
+    assert "tied to words.weight" in left.why
+
+
+def test_untied_weights_of_one_shape() -> None:
+    p, mapping = run(TIED.format("lm_head"))
+    assert faults(p, mapping) == []
+
+
+def joined(attention: str, whole_in: str) -> str:
+    """Three blocks with q, k and v on one side and all in one on the other side, ``whole_in``."""
+    lines = []
+    for i in range(3):
+        at = f"h.{i}.{attention}"
+        for name, size, here in (*((w, 16, whole_in == "mindspore") for w in "qkv"), ("qkv", 48, whole_in == "torch")):
+            lines.append(f"linear:{size}x16 " + (f"{at}{name} -" if here else f"- {at}{name}"))
+        lines += [f"linear:16x16 {at}proj", f"ln:16 h.{i}.norm", f"linear:64x16 h.{i}.fc1", f"linear:16x64 h.{i}.fc2"]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("whole_in", ["torch", "mindspore"])
+@pytest.mark.parametrize(
+    "attention",
+    [
+        "",
+        # The place of the pieces is taken from the one layer beside them: they are looked for inside of that layer.
+        pytest.param(
+            "attn.", marks=pytest.mark.xfail(reason="no partners are named where one other layer is beside them")
+        ),
+    ],
+    ids=["in the block", "in a module of their own"],
+)
+def test_one_to_many_names_the_likely_partners(attention: str, whole_in: str) -> None:
+    """A fused projection here, three there: left for a person, with each other's names."""
+    _, mapping = run(joined(attention, whole_in))
+    why = reasons(mapping)
+    for i in range(3):
+        at = f"h.{i}.{attention}"
+        for w in "qkv":
+            assert f"{at}qkv.weight" in why[f"{at}{w}.weight"].why
+            assert f"{at}{w}.weight" in why[f"{at}qkv.weight"].why
+
+
+@pytest.mark.parametrize("whole_in", ["torch", "mindspore"])
+@pytest.mark.parametrize("attention", ["", "attn."])
+def test_members_of_one_to_many_are_not_mapped_to_others(attention: str, whole_in: str) -> None:
+    p, mapping = run(joined(attention, whole_in))
+    assert silent(p, mapping) == []
+    assert {e.torch[0]: e.mindspore[0] for e in mapping.entries} == p.truth
+    assert {u.name for u in reasons(mapping).values() if u.review} == p.homeless
+
+
+def test_optimizer_states_beside_a_wrapped_network() -> None:
+    p = pair(resnet(), ("^", "network._backbone."))
+    scalars = [
+        Param("global_step", (1,), "int32"),
+        Param("learning_rate", (), "float32"),
+        Param("momentum", (), "float32"),
+    ]
+    states = [replace(x, name=f"moments.{x.name}") for x in p.mindspore if "moving" not in x.name]
+    for extra in ([*p.mindspore, *scalars, *states], [*scalars, *states, *p.mindspore]):
+        mapping = match(p.torch, Listing("mindspore", tuple(extra)))
+        assert {e.torch[0]: e.mindspore[0] for e in mapping.entries} == p.truth
+        assert not any(e.review for e in mapping.entries)
+        why = reasons(mapping)
+        assert {u.why for n, u in why.items() if "num_batches" not in n} == {"the state of an optimizer"}
+        assert len(mapping.unmatched_mindspore) == len(scalars) + len(states)
+        assert not mapping.needs_review
+
+
+def test_the_path_stands_beside_the_name_where_it_differs() -> None:
+    p = pair("linear:8x4 a; linear:4x8 b")
+    mindspore = Listing(
+        "mindspore", tuple(replace(x, path=f"net.{x.name}") if x.leaf == "bias" else x for x in p.mindspore)
+    )
+    paths = {e.mindspore[0]: e.path for e in match(p.torch, mindspore).entries}
+    assert paths == {"a.weight": None, "a.bias": "net.a.bias", "b.weight": None, "b.bias": "net.b.bias"}
+
+
+def test_nothing_in_common() -> None:
+    p, mapping = run("linear:8x4 a -; conv:3x2x5 - b")
+    assert mapping.entries == ()
+    assert faults(p, mapping) == []
+    assert mapping.needs_review
+
+
+# ------------------------------------------------------------------------------------------------------- what is marked
+
+
+def test_a_marked_entry_names_the_other_choice() -> None:
+    table = "linear:9x8 stem; linear:8x8 left x; linear:8x8 right y; linear:7x8 out"
+    _, mapping = run(table, order=reordered("out", "y", "x", "stem"))
+    entry = next(e for e in mapping.entries if e.torch == ("left.weight",))
+    other = ({"x.weight", "y.weight"} - {entry.mindspore[0]}).pop()
+    assert entry.review
+    assert other in entry.why
+    assert entry.runner_up.mindspore == (other,)
+    assert entry.confidence <= 0.75
+    clear = next(e for e in mapping.entries if e.torch == ("stem.weight",))
+    assert (clear.review, clear.why) == (False, "")
+    assert clear.confidence > entry.confidence
+
+
+def test_evidence_is_between_0_and_1() -> None:
+    for case in CASES[::20]:
+        p = case.pair()
+        for e in match(p.torch, p.mindspore).entries:
+            assert 0 <= e.confidence <= 1
+            parts = {k: v for k, v in e.evidence.items() if k != "proven"}
+            assert {"names", "order", "structure"} <= parts.keys()
+            assert all(0 <= v <= 1 for v in parts.values()), e
+            assert e.evidence["proven"] is None
+
+
+def test_without_names_shapes_and_order_are_what_is_left() -> None:
+    """Names that mislead are no evidence: blocks called the other way round, where order tells."""
+    table = "\n".join(f"linear:{8 + i}x8 part{i}.a part{5 - i}.a; ln:{8 + i} part{i}.n part{5 - i}.n" for i in range(6))
+    p, mapping = run(table, ignore_names=True)
+    assert silent(p, mapping) == []
+    assert {e.torch[0]: e.mindspore[0] for e in mapping.entries} == p.truth
+    p, with_names = run(resnet())
+    _, without = run(resnet(), ignore_names=True)
+    assert max(e.evidence["names"] for e in without.entries) == 0
+    assert max(e.evidence["names"] for e in with_names.entries) == 1
+    assert silent(p, without) == []
+
+
+# ---------------------------------------------------------------------------------------------------------- determinism
+
+
+def test_two_runs_give_the_same_bytes() -> None:
+    for table in (resnet(), transformer()):
+        _, one = run(table, "conv=c", "attn=mix", order=shuffled(4))
+        _, two = run(table, "conv=c", "attn=mix", order=shuffled(4))
+        assert one.to_json() == two.to_json()
+
+
+def test_the_seed_of_hashes_does_not_matter() -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]);"
+        "from test_inference import CASES, match;"
+        "pairs = [c.pair() for c in CASES if c.what.startswith(('symmetric', 'one side: a stage', 'no shapes'))];"
+        "sys.stdout.write(''.join(match(p.torch, p.mindspore).to_json() for p in pairs))"
+    )
+    outputs = []
+    for seed in ("1", "2"):
+        done = subprocess.run(
+            [sys.executable, "-c", code, str(Path(__file__).parent)],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            timeout=120,
+            check=True,
+        )
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1]
+    assert outputs[0].count(b"automap/1") > 5
+
+
+def test_infer_is_match_on_what_the_sources_list() -> None:
+    p = pair(resnet())
+    assert infer(p.torch, p.mindspore, static=True, seed=3) == match(p.torch, p.mindspore)
+    pinned = ["conv1.weight=conv1.weight"]
+    assert infer(p.torch, p.mindspore, pins=pinned, ignore_names=True) == match(p.torch, p.mindspore, pinned, True)
+
+
+# ------------------------------------------------------------------------------------------------------ random networks
+
+WORDS = (
+    "conv",
+    "norm",
+    "proj",
+    "query",
+    "gate",
+    "up",
+    "down",
+    "block",
+    "head",
+    "stem",
+    "mixer",
+    "token",
+    "branch",
+    "fuse",
+)
+OTHERS = (
+    "sova",
+    "tiru",
+    "kela",
+    "buno",
+    "myxi",
+    "dufa",
+    "gope",
+    "ralu",
+    "zeki",
+    "hano",
+    "wibe",
+    "cyto",
+    "paso",
+    "lufe",
+)
+WIDTHS = st.sampled_from([4, 8, 12])
+
+
+@st.composite
+def networks(draw: st.DrawFn) -> list[Row]:
+    """Layers with one path on both sides: modules of modules, some of them lists of equal blocks."""
+
+    def leaf(path: str) -> Row:
+        kind = draw(st.sampled_from(["linear", "linear", "conv", "bn", "ln"]))
+        sizes = (draw(WIDTHS),) if kind in ("bn", "ln") else (draw(WIDTHS), draw(WIDTHS))
+        return Row(kind, sizes, path, path)
+
+    def module(path: str, depth: int) -> list[Row]:
+        out: list[Row] = []
+        for name in draw(st.lists(st.sampled_from(WORDS), min_size=1, max_size=4, unique=True)):
+            at = f"{path}.{name}" if path else name
+            what = draw(st.integers(0, 3)) if depth < 2 else 0
+            if what == 2:
+                out += module(at, depth + 1)
+            elif what == 3:
+                block = module(f"{at}.0", 2)
+                for i in range(draw(st.integers(2, 4))):
+                    out += [replace(r, torch=f"{at}.{i}{r.torch[len(at) + 2 :]}") for r in block]
+            else:
+                out.append(leaf(at))
+        return out
+
+    layers = module("", 0)
+    return [replace(r, mindspore=r.torch) for r in layers]
+
+
+def renamed(layers: list[Row], table: dict[str, str]) -> list[Row]:
+    return [replace(r, mindspore=".".join(table.get(p, p) for p in r.torch.split("."))) for r in layers]
+
+
+RANDOM = settings(derandomize=True, max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@RANDOM
+@given(networks(), st.permutations(OTHERS))
+def test_random_network_with_other_words(layers: list[Row], others: list[str]) -> None:
+    p = built(renamed(layers, dict(zip(WORDS, others, strict=True))))
+    assert silent(p, match(p.torch, p.mindspore)) == []
+
+
+@RANDOM
+@given(networks(), st.randoms(use_true_random=False))
+def test_random_network_with_children_in_another_order(layers: list[Row], random: Random) -> None:
+    p = built(layers, lambda rows: shuffle(rows, random))
+    mapping = match(p.torch, p.mindspore)
+    assert silent(p, mapping) == []
+    assert {e.torch[0]: e.mindspore[0] for e in mapping.entries if not e.review}.items() <= p.truth.items()
+
+
+@RANDOM
+@given(networks(), st.randoms(use_true_random=False))
+def test_random_network_with_some_layers_missing(layers: list[Row], random: Random) -> None:
+    gone = set(random.sample(range(len(layers)), len(layers) // 8))
+    p = built([replace(r, mindspore=None) if i in gone else r for i, r in enumerate(layers)])
+    if len(p.mindspore):
+        assert silent(p, match(p.torch, p.mindspore)) == []
