@@ -311,6 +311,7 @@ class _Draft:
                 pair.reasons.append(_doubt_in_words(pair))
             if f.score < WEAK:
                 pair.reasons.append("little speaks for it but its shape")
+        self.shared: set[str] = set()
         self.joined = dict(self._joined())
         self._pieces_in_doubt()
 
@@ -334,21 +335,35 @@ class _Draft:
 
     def _joined(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Names that look like several of the other side put together, or the pieces of one, with the partners."""
+        gone = self.taken | self.states
         free_t = [p for p in self.torch if p.name not in self.entries and p.shape]
-        free_m = [p for p in self.mindspore if p.name not in self.taken | self.states and p.shape]
+        free_m = [p for p in self.mindspore if p.name not in gone and p.shape]
+        if not free_t or not free_m:
+            return
         around_t, around_m = self._around()
-        for whole, pieces, around in ((free_m, free_t, around_m), (free_t, free_m, around_t)):
+        for whole, listing, free, around in (
+            (free_m, self.torch, free_t, around_m),
+            (free_t, self.mindspore, free_m, around_t),
+        ):
+            loose = {p.name for p in free}
             used: set[str] = set()
             for w in whole:
                 places = around(w)
-                near = [p for p in pieces if p.name not in used and _is_below(p.name, places)]
-                parts = _adding_up(w, near)
+                near = [p for p in listing if _is_below(p.name, places) and p.shape and p.name not in self.states]
+                parts = _adding_up(w, [p for p in near if p.name in loose and p.name not in used])
                 if parts:
                     used.update(p.name for p in parts)
-                    names = tuple(p.name for p in parts)
-                    yield w.name, names
+                    yield w.name, tuple(p.name for p in parts)
                     for p in parts:
                         yield p.name, (w.name,)
+                else:  # pieces that are matched to something else are in doubt
+                    self.shared.update(p.name for p in _adding_up(w, near))
+        # And what is matched although pieces that nobody claims would add up to it.
+        for free, around, of in ((free_t, around_t, "m"), (free_m, around_m, "t")):
+            for pair in self.entries.values():
+                p: Param = getattr(pair, of)
+                if p.shape and _adding_up(p, [x for x in free if _is_below(p.name, around(x))]):
+                    self.shared.add(p.name)
 
     def _around(self) -> tuple[Any, Any]:
         """For a name of either side: the modules of the other side that its nearest matched neighbours are in."""
@@ -382,6 +397,8 @@ class _Draft:
         for pair in self.entries.values():
             if pair.pinned or pair.found is None:
                 continue
+            if not self.shared.isdisjoint((pair.t.name, pair.m.name)) and pair.found.parts["words"] < 0.9:
+                pair.reasons.append("layers without a counterpart stand beside it, and would add up to its shape")
             for p in (pair.t, pair.m):
                 hit = next((by_shape[b, p.shape] for b in _blocks_above(p.name) if (b, p.shape) in by_shape), None)
                 if hit and pair.found.parts["words"] < 0.9:

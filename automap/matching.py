@@ -43,7 +43,7 @@ MANY = 20_000  # candidates; of more, those that are neither alike nor at the sa
 ALIKE = 12  # candidates per layer that are kept for likeness
 NEAR = 6  # layers of the same shape to either side that are kept for their place
 NEIGHBOURS = 8  # layers to either side that tell whether order is kept hereabouts
-FREE = 0.4  # how much less a lead over an unclaimed layer counts: nothing else speaks against that one
+FREE = 0.35  # how much less a lead over an unclaimed layer counts: nothing else speaks against that one
 UNSHAPED = 0.6  # how much less any lead counts where shapes are unknown
 HOPELESS = 8.0  # a swap that loses more than this at once is not followed up
 

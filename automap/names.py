@@ -101,7 +101,9 @@ def likeness(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float64]:
             elif a[0] == b[0] and abbreviates(a, b):
                 short, long = sorted((len(a), len(b)))
                 out[i, j] = max(out[i, j], 0.75 if short >= 2 else 0.4)
-            elif min(len(a), len(b)) >= 3 and (a in b or b in a) or one_letter_more(a, b):
+            elif one_letter_more(a, b):
+                out[i, j] = max(out[i, j], 0.8)
+            elif min(len(a), len(b)) >= 3 and (a in b or b in a):
                 out[i, j] = max(out[i, j], 0.6)
     return out
 
