@@ -34,10 +34,10 @@ def test_a_star_stands_for_the_same_text_on_both_sides() -> None:
 
 
 def test_a_dot_is_a_dot() -> None:
-    with pytest.raises(PinError, match=r"enc\.0\.up\?weight"):
-        pins("enc.0.up?weight=blocks.0.a.weight")
+    net = pair("linear:8x4 a.b; linear:8x4 a_b; linear:3x8 c")
+    assert resolve(["a.b.*=a.b.*"], net.torch, net.mindspore) == {"a.b.weight": "a.b.weight", "a.b.bias": "a.b.bias"}
     with pytest.raises(PinError, match="not used"):
-        pins("enc_0_up_*=blocks.0.a.*")
+        pins("enc.0.u[p].*=blocks.0.a.*")
 
 
 def test_the_same_pin_twice_is_no_contradiction() -> None:
