@@ -408,7 +408,8 @@ def _drift_of_mappings(old: ParameterMapping, new: ParameterMapping) -> list[str
             continue  # the listings tell that it disappeared
         if was.home != now.home:
             drift.append(f"{name}: was {was}, now {now}")
-        elif was.transform != now.transform:
+            continue  # a review mark that comes with another home is no drift of its own
+        if was.transform != now.transform:
             drift.append(f"{name} -> {now}: its transform was {was.transform}, now {now.transform}")
         drift += _drift_of_mark(name, was.review, now.review, now.why)
     marks = {u.name: u for u in new.unmatched_mindspore}
