@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automap.names import SLOTS, abbreviates, likeness, slot_of, split_leaf, tokens, unique
+from automap.names import SLOTS, abbreviates, likeness, slot_of, split_leaf, tokens
 
 TEXT = st.text("abcdeilnor", min_size=1, max_size=8)
 
@@ -96,10 +96,6 @@ def test_what_is_left_of_a_word_abbreviates_it(data: st.DataObject, word: str) -
     assert abbreviates(short, word)
     assert abbreviates(word, short)
     assert not abbreviates(word + "x", word + "y")
-
-
-def test_unique_keeps_the_order() -> None:
-    assert unique(["b", "a", "b", "c", "a"]) == ["b", "a", "c"]
 
 
 # ------------------------------------------------------------------------------- the vocabulary is a fact about layers
