@@ -361,9 +361,9 @@ class _Draft:
         # And what is matched although pieces that nobody claims would add up to it.
         for free, around, of in ((free_t, around_t, "m"), (free_m, around_m, "t")):
             for pair in self.entries.values():
-                p: Param = getattr(pair, of)
-                if p.shape and _adding_up(p, [x for x in free if _is_below(p.name, around(x))]):
-                    self.shared.add(p.name)
+                one: Param = getattr(pair, of)
+                if one.shape and _adding_up(one, [x for x in free if _is_below(one.name, around(x))]):
+                    self.shared.add(one.name)
 
     def _around(self) -> tuple[Any, Any]:
         """For a name of either side: the modules of the other side that its nearest matched neighbours are in."""
@@ -541,4 +541,5 @@ def _adding_up(whole: Param, pieces: Sequence[Param]) -> list[Param]:
 def _doubt_in_words(pair: _Pair) -> str:
     if pair.instead is None:
         return "it could as well have no counterpart"
-    return f"{pair.instead} would fit {'as' if pair.found and pair.found.doubt and pair.found.doubt.loss < 0.05 else 'nearly as'} well"
+    even = pair.found is not None and pair.found.doubt is not None and pair.found.doubt.loss < 0.05
+    return f"{pair.instead} would fit {'as' if even else 'nearly as'} well"

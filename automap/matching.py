@@ -152,13 +152,9 @@ class Matcher:
     def base(self, w: float, structure: Floats, usage: Floats, without: tuple[str, ...] = ()) -> Floats:
         """Everything but order."""
         words = 0.0 if "words" in without else 1.0
-        return (
-            words * (WORDS * self.words + SAME * self.same)
-            + NUMBERS * self.numbers(w)
-            + FIT * self.c.fit
-            + STRUCTURE * structure
-            + USAGE * usage
-        )
+        score: Floats = words * (WORDS * self.words + SAME * self.same)
+        score = score + NUMBERS * self.numbers(w) + FIT * self.c.fit + STRUCTURE * structure + USAGE * usage
+        return score
 
     def pooled(self, belief: sp.csr_matrix, c: Candidates) -> tuple[Floats, Floats]:
         """Structure and usage of pairs under a belief. The nearest modules tell most; of names, the frequent ones."""
@@ -176,7 +172,8 @@ class Matcher:
             return np.zeros(len(self.c))
         c = self.c
         ranked = Candidates(self.rank_l[c.left], self.rank_r[c.right], c.fit, c.block)
-        return self.trust * gain * np.exp(-scoring.order(self.n, self.m, ranked, gain))
+        kept: Floats = np.exp(-scoring.order(self.n, self.m, ranked, gain))
+        return self.trust * gain * kept
 
     # ------------------------------------------------------------------------------------------------------- annealing
 
@@ -370,7 +367,7 @@ class Matcher:
         groups: dict[tuple[Hashable, ...], list[_Exchange]] = defaultdict(list)
         for exchange in self._exchanges(s):
             groups[exchange.kind].append(exchange)
-        out = []
+        out: list[tuple[bool, float, int, Move]] = []
         for kind, members in groups.items():
             members.sort(key=lambda x: x.loss)
             used: set[int] = set()
@@ -387,7 +384,7 @@ class Matcher:
             )
             # Which block is which is seldom in doubt, and there are many pairs of blocks: those come last.
             out.append((kind[0] == "blocks", sum(x.loss for x in taken) / len(taken), len(out), move))
-        return [move for *_, move in sorted(out, key=lambda x: x[:3])]
+        return [x[3] for x in sorted(out, key=lambda x: x[:3])]
 
     def _exchanges(self, s: Solution) -> Iterator[_Exchange]:
         """Every exchange of two chosen pairs, or of one for a pair with a layer that is free."""

@@ -7,7 +7,7 @@ calls its scale ``weight`` in PyTorch and ``gamma`` in MindSpore whatever networ
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +42,6 @@ TOP_LEVEL_SLOTS = {"mean": "mean", "variance": "variance"}
 #: What recurrent layers call their parameters, the same in both frameworks: one slot each.
 RECURRENT = re.compile(r"(weight|bias)_(ih|hh|hr)(_l\d+)?(_reverse)?$")
 
-_LEAF = re.compile(r"(.+?)[_.]?\b(weight|bias|gamma|beta|moving_mean|moving_variance|running_mean|running_var)$")
 _SPLIT_LEAF = re.compile(
     r"(.+)_(weight|bias|gamma|beta|moving_mean|moving_variance|running_mean|running_var|embedding_table)$"
 )
@@ -99,8 +98,7 @@ def likeness(left: Sequence[str], right: Sequence[str]) -> NDArray[np.float64]:
             if a == b:
                 out[i, j] = 1.0
             elif a[0] == b[0] and abbreviates(a, b):
-                short, long = sorted((len(a), len(b)))
-                out[i, j] = max(out[i, j], 0.75 if short >= 2 else 0.4)
+                out[i, j] = max(out[i, j], 0.75 if min(len(a), len(b)) >= 2 else 0.4)
             elif one_letter_more(a, b):
                 out[i, j] = max(out[i, j], 0.8)
             elif min(len(a), len(b)) >= 3 and (a in b or b in a):
@@ -121,8 +119,3 @@ def one_letter_more(a: str, b: str) -> bool:
     if len(a) > len(b):
         a, b = b, a
     return len(b) == len(a) + 1 and (b.startswith(a) or b.endswith(a))
-
-
-def unique(items: Iterable[str]) -> list[str]:
-    """The different items, in the order of their first appearance."""
-    return list(dict.fromkeys(items))

@@ -48,8 +48,8 @@ def _pairs(pin: str, torch: Listing, mindspore: Listing) -> Iterable[tuple[str, 
     for p in torch:
         found = pattern.fullmatch(p.name)
         if found:
-            stars = iter(found.groups())
-            name = re.sub(r"\*", lambda _: next(stars), right)
+            texts = right.split("*")
+            name = "".join(a + b for a, b in zip(texts, (*found.groups(), ""), strict=True))
             if name not in mindspore.by_name:
                 raise PinError(f"pin {pin!r} would give {p.name} to {name}, but {_unknown(name, mindspore)}", pin)
             pairs.append((p.name, name))

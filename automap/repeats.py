@@ -76,7 +76,8 @@ def _positions(layers: list[Layer]) -> dict[tuple[str, ...], tuple[int, int, str
         alike: frozenset[Hashable] = frozenset()
         for name in sorted((n for n in names if n.isdigit()), key=int):
             # What the children hold counts, not the order in which they define it.
-            this = frozenset(content[(*parent, name)])
+            child = (*parent, name)
+            this = frozenset(content[child])
             if run and this == alike and int(name) == int(run[-1]) + 1:
                 run.append(name)
                 continue
@@ -89,7 +90,8 @@ def _positions(layers: list[Layer]) -> dict[tuple[str, ...], tuple[int, int, str
 def _note(out: dict[tuple[str, ...], tuple[int, int, str]], parent: tuple[str, ...], run: list[str]) -> None:
     if len(run) >= SHORTEST:
         for k, member in enumerate(run):
-            out[(*parent, member)] = (k, len(run), run[0])
+            child = (*parent, member)
+            out[child] = (k, len(run), run[0])
 
 
 def unfold(left: Folded, right: Folded, pairs: dict[int, int]) -> dict[int, int] | None:
@@ -108,8 +110,8 @@ def unfold(left: Folded, right: Folded, pairs: dict[int, int]) -> dict[int, int]
     for i, (first, place) in enumerate(zip(left.first, left.place, strict=True)):
         if i in pairs or first not in model:
             continue
-        j = right.at.get((right.first[model[first]], tuple(k for k, _ in place)))
-        if j is None:
+        partner = right.at.get((right.first[model[first]], tuple(k for k, _ in place)))
+        if partner is None:
             return None
-        out[i] = j
+        out[i] = partner
     return out

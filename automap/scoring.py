@@ -299,8 +299,8 @@ def candidates(left: list[Layer], right: list[Layer], ranks: tuple[Ints, Ints] |
                     rs.append(j)
                     fs.append(f)
                     bs.append(b)
-    as_ints = lambda x: np.array(x, dtype=np.int64)  # noqa: E731
-    return Candidates(as_ints(ls), as_ints(rs), np.array(fs, dtype=np.float64), as_ints(bs))
+    ends, rights, blocks = (np.array(x, dtype=np.int64) for x in (ls, rs, bs))
+    return Candidates(ends, rights, np.array(fs, dtype=np.float64), blocks)
 
 
 LARGE_BLOCK = 250_000  # pairs
@@ -352,7 +352,7 @@ def fit(a: Layer, b: Layer) -> float:
 
 
 def _is_named_norm(layer: Layer) -> bool:
-    """Whether its name says that a layer is a norm: the only sign of it on the PyTorch side where shapes are unknown."""
+    """Whether a name says that a layer is a norm: the only sign of it in PyTorch where shapes are unknown."""
     return any(t in NORM_TOKENS or "norm" in t for part in layer.parts for t in tokens(part))
 
 
@@ -369,7 +369,7 @@ def names(f: Features, g: Features, c: Candidates) -> Floats:
     sims = table[a[:, :, None], b[:, None, :]]
     wa, wb = np.where(a >= 0, wf[a], 0), np.where(b >= 0, wg[b], 0)
     hit = (sims.max(axis=2) * wa).sum(axis=1) + (sims.max(axis=1) * wb).sum(axis=1)
-    word = hit / np.maximum(wa.sum(axis=1) + wb.sum(axis=1), 1e-9)
+    word: Floats = hit / np.maximum(wa.sum(axis=1) + wb.sum(axis=1), 1e-9)
     return word
 
 
@@ -403,7 +403,8 @@ def _common(a: Ints, b: Ints) -> Ints:
             hit = (a[:, i] == b[:, j]) & (a[:, i] >= 0)
             new[j + 1] = np.maximum(np.maximum(row[j + 1], new[j]), row[j] + hit)
         row = new
-    return row[-1]
+    last: Ints = row[-1]
+    return last
 
 
 def bare_paths(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
@@ -480,7 +481,8 @@ def order(n: int, m: int, c: Candidates, gain: Floats) -> Floats:
         row[j] = np.maximum(row[j], backward[i + 1, j + 1] + gains[k])
         backward[i] = np.maximum.accumulate(row[::-1])[::-1]
     through = forward[c.left, c.right] + gain + backward[c.left + 1, c.right + 1]
-    return np.maximum(forward[n, m] - through, 0.0)
+    loss: Floats = np.maximum(forward[n, m] - through, 0.0)
+    return loss
 
 
 def correspondence(f: Sets, g: Sets, c: Candidates, belief: sp.csr_matrix, power: float) -> Floats:
