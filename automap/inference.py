@@ -15,6 +15,7 @@ from automap.checkpoints import mark_optimizer_states
 from automap.graph import Listing, Param
 from automap.mapping import Entry, Mapping, RunnerUp, Side, Unmatched
 from automap.matching import Doubt, Matcher, Solution
+from automap.names import split_leaf
 from automap.repeats import fold, unfold
 from automap.scoring import Layer, core, layers_of
 from automap.transforms import Transform
@@ -380,7 +381,7 @@ class _Draft:
                 for module in reversed(list(scoring.modules_above(p.name))):
                     near = below.get(module)
                     if near and module:
-                        return {scoring.common_module([to[n] for n in near])}
+                        return {scoring.common_module([split_leaf(to[n])[0] for n in near])}
                 return set()
 
             sides.append(around)

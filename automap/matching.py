@@ -28,15 +28,23 @@ from automap.scoring import Candidates, Features, Floats, Ints, Layer, core
 
 #: How much each part of the evidence counts. Parts are of one kind (0 to 1 per layer), so a weight says how many
 #: others it can outvote.
-WORDS, SAME, NUMBERS, FIT, STRUCTURE, USAGE, ORDER = 1.0, 2.0, 0.7, 1.0, 3.0, 2.0, 1.5
+WORDS, SAME, NUMBERS, FIT, STRUCTURE, USAGE, ORDER = 1.0, 2.5, 0.7, 1.0, 3.0, 2.0, 1.5
 
 SCRAMBLED = 0.2  # more numbered children out of order than this: definition order is not the author's
 ROUNDS = 8  # of annealing
 WARM_UP = 4  # rounds in which a start leaves a part of the evidence out
+TIE = 0.05  # how much a run favours one of several equal choices
+TRUSTED = 0.3  # where definition order tells more than this, it decides between equal choices
 SOFT = 3  # rounds to see what is told apart at all
 CLEAR = 0.4  # how far ahead of every other a pair must be to count as told apart
 BROAD = 2  # rounds over all candidates; after them, over the best of each layer
-STARTS = ((), ("words",), ("order", "words"))
+#: What a run leaves out while it warms up, and whether it then takes numbers as they are (1), by rank (0) or both.
+STARTS: tuple[tuple[tuple[str, ...], float], ...] = (
+    ((), 1.0),
+    ((), 0.0),
+    (("words",), 0.5),
+    (("order", "words"), 0.5),
+)
 FEW = 5  # candidates per layer that are worth a second look
 EXPLORED = 60  # sets of swaps that are tried
 MANY = 20_000  # candidates; of more, those that are neither alike nor at the same place are left out
@@ -46,6 +54,10 @@ NEIGHBOURS = 8  # layers to either side that tell whether order is kept hereabou
 FREE = 0.35  # how much less a lead over an unclaimed layer counts: nothing else speaks against that one
 UNSHAPED = 0.6  # how much less any lead counts where shapes are unknown
 HOPELESS = 8.0  # a swap that loses more than this at once is not followed up
+
+
+#: What a `Matcher` keeps for each candidate.
+PER_CANDIDATE = ("words", "same_rank", "same_value", "by_rank", "by_value", "tie")
 
 
 @dataclass
@@ -109,11 +121,15 @@ class Matcher:
         self.parent_l, self.parent_r = (_numbered([layer.parts[:-1] for layer in x]) for x in (left, right))
         self.f, self.g = Features(left), Features(right)
         self.words = scoring.names(self.f, self.g, self.c) ** 2
-        self.same = scoring.same_path(self.f, self.g, self.c) ** 4
+        self.same_rank = scoring.same_path(self.f, self.g, self.c, by_rank=True) ** 6
+        self.same_value = scoring.same_path(self.f, self.g, self.c, by_rank=False) ** 6
         if ignore_names:
-            self.words, self.same = np.zeros(len(self.c)), np.zeros(len(self.c))
+            self.words = self.same_rank = self.same_value = np.zeros(len(self.c))
         self.by_rank = scoring.numbers(self.f.numbers, self.g.numbers, self.c)
         self.by_value = scoring.numbers(self.f.values, self.g.values, self.c)
+        # What is symmetric has to be broken somehow, and in every repetition of a block the same way.
+        kinds_l, kinds_r = (_numbered([_pattern(layer.parts) for layer in x]) for x in (left, right))
+        self.tie = (kinds_l[self.c.left] * 40503 + kinds_r[self.c.right] * 30103) % 65537 / 65537
         if len(self.c) > MANY:
             self._thin_out()
         self.shapes = all(layer.main[1].shape is not None for layer in (*left, *right))
@@ -136,23 +152,26 @@ class Matcher:
         zero = np.zeros(len(c))
         k = self._best_few(self.base(0.5, zero, zero), ALIKE, np.flatnonzero(near))
         thin = self.narrowed(k)
-        self.c, self.words, self.same = thin.c, thin.words, thin.same
-        self.by_rank, self.by_value = thin.by_rank, thin.by_value
+        for name in ("c", *PER_CANDIDATE):
+            setattr(self, name, getattr(thin, name))
 
     # -------------------------------------------------------------------------------------------------------- evidence
 
     def numbers(self, w: float) -> Floats:
         return w * self.by_value + (1 - w) * self.by_rank
 
+    def same(self, w: float) -> Floats:
+        return w * self.same_value + (1 - w) * self.same_rank
+
     def value_weight(self, belief: Floats) -> float:
         """Whether numbers go over as they are or by their rank: whichever agrees better under the belief."""
-        gap = float((belief * (self.by_value - self.by_rank)).sum()) / max(float(belief.sum()), 1e-9)
+        gap = float(belief @ (self.by_value - self.by_rank)) / max(float(belief.sum()), 1e-9)
         return float(1 / (1 + np.exp(-20 * gap)))
 
     def base(self, w: float, structure: Floats, usage: Floats, without: tuple[str, ...] = ()) -> Floats:
         """Everything but order."""
         words = 0.0 if "words" in without else 1.0
-        score: Floats = words * (WORDS * self.words + SAME * self.same)
+        score: Floats = words * (WORDS * self.words + SAME * self.same(w))
         score = score + NUMBERS * self.numbers(w) + FIT * self.c.fit + STRUCTURE * structure + USAGE * usage
         return score
 
@@ -177,10 +196,10 @@ class Matcher:
 
     # ------------------------------------------------------------------------------------------------------- annealing
 
-    def anneal(self, without: tuple[str, ...] = (), always: bool = False) -> Ints:
+    def anneal(self, without: tuple[str, ...] = (), w: float = 0.5, always: bool = False) -> Ints:
         """One run; the parts ``without`` are left out while it warms up (or ``always``). The chosen candidates."""
         at, k = self, np.arange(len(self.c))
-        w, structure, usage = 0.5, np.zeros(len(k)), np.zeros(len(k))
+        structure, usage = np.zeros(len(k)), np.zeros(len(k))
         score = structure
         for r in range(ROUNDS):
             out = without if r < WARM_UP or always else ()
@@ -190,6 +209,8 @@ class Matcher:
                 structure, usage = structure[keep], usage[keep]
             beta = 3.0 + 2.0 * r
             score = at.base(w, structure, usage, out)
+            if at.trust < TRUSTED:
+                score = score + TIE * at.tie
             if "order" not in out and at.trust > 0:
                 belief = at.belief(beta * score)
                 top = np.zeros(self.n)
@@ -197,12 +218,13 @@ class Matcher:
                 score = score + ORDER * at.order(0.3 + 0.7 * belief / np.maximum(top[at.c.left], 1e-12))
             belief = at.belief(beta * score)
             structure, usage = at.pooled(at.matrix(np.arange(len(k)), belief), at.c)
-            w = at.value_weight(belief)
+            if r >= WARM_UP - 1:
+                w = at.value_weight(belief)
         chosen = assign(at.c.left, at.c.right, at.c.block, score)
         return k[at.settle(chosen, always).chosen]
 
     def belief(self, logits: Floats) -> Floats:
-        """Rows and columns scaled in turn to sums of at most one (Sinkhorn's balancing with slack)."""
+        """Rows and columns scaled in turn to sums of one (Sinkhorn's balancing); no belief is above one."""
         c = self.c
         x = np.exp(logits - logits.max()) if len(logits) else logits
         for _ in range(10):
@@ -272,7 +294,7 @@ class Matcher:
         """The best assignment found; :meth:`doubts` then tells how sure each of its pairs is."""
         self.trust = self._trust()
         free = self.anneal(("order",), always=True)
-        starts = [free, *(self.anneal(s) for s in STARTS)]
+        starts = [free, *(self.anneal(*s) for s in STARTS)]
         best = max((self.settle(s) for s in _distinct(starts)), key=lambda s: s.objective)
         return self._improve(best)
 
@@ -317,8 +339,8 @@ class Matcher:
         """The same problem with the candidates ``k`` alone."""
         new = copy.copy(self)
         new.c = self.c.take(k)
-        new.words, new.same = self.words[k], self.same[k]
-        new.by_rank, new.by_value = self.by_rank[k], self.by_value[k]
+        for name in PER_CANDIDATE:
+            setattr(new, name, getattr(self, name)[k])
         return new
 
     def _best_few(self, score: Floats, few: int, also: Ints | None = None) -> Ints:
@@ -425,7 +447,10 @@ class Matcher:
             kept = self._kept_around(k[now.chosen])[c.left[before]].mean()
             order = ORDER * self.trust * (self.in_order(k[now.chosen]) - self.in_order(k[alt.chosen]))
             loss = (now.objective - alt.objective - (1 - kept) * order) / move.places
-            loss *= (FREE if move.free else 1.0) * (1.0 if self.shapes else UNSHAPED)
+            if move.free and self.same_value[before].min() < 1:
+                loss *= FREE
+            if not self.shapes:
+                loss *= UNSHAPED
             instead = {int(c.left[x]): int(c.right[x]) for x in after}
             for u in c.left[before].tolist():
                 if u not in out or loss < out[u].loss:

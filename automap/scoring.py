@@ -347,7 +347,7 @@ def fit(a: Layer, b: Layer) -> float:
     for slot in mine & theirs:
         p, q = core(a.slots[slot].shape), core(b.slots[slot].shape)
         if p is not None and q is not None and sorted(p) != sorted(q):
-            score *= 0.3
+            return 0.0
     return score
 
 
@@ -380,15 +380,17 @@ def numbers(fa: Ints, ga: Ints, c: Candidates) -> Floats:
     return np.where(n > 0, _common(a, b) / np.maximum(n, 1), 1.0)
 
 
-def same_path(f: Features, g: Features, c: Candidates) -> Floats:
+def same_path(f: Features, g: Features, c: Candidates, by_rank: bool) -> Floats:
     """How far two paths are the same words and numbers in the same order, without what a whole side has in front.
 
-    The longest common subsequence relative to the mean length: 1 for the same path.
+    The longest common subsequence relative to the mean length: 1 for the same path. By rank, a number stands for its
+    place among the siblings that differ from it in the number alone.
     """
     index: dict[str, int] = {}
     sides = []
     for layers in (f.layers, g.layers):
-        sides.append(_padded([[index.setdefault(t, len(index)) for t in path] for path in bare_paths(layers)]))
+        paths = bare_paths(layers, ranked=by_rank)
+        sides.append(_padded([[index.setdefault(t, len(index)) for t in path] for path in paths]))
     a, b = sides[0][c.left], sides[1][c.right]
     n = (a >= 0).sum(axis=1) + (b >= 0).sum(axis=1)
     return np.where(n > 0, 2 * _common(a, b) / np.maximum(n, 1), 1.0)
@@ -407,9 +409,16 @@ def _common(a: Ints, b: Ints) -> Ints:
     return last
 
 
-def bare_paths(layers: Sequence[Layer]) -> list[tuple[str, ...]]:
+def bare_paths(layers: Sequence[Layer], ranked: bool = False) -> list[tuple[str, ...]]:
     """The words and numbers of each path, without those that every path of the side begins with."""
-    paths = [tuple(t for part in layer.parts for t in tokens(part)) for layer in layers]
+    ranks = _ranks([layer.parts for layer in layers]) if ranked else {}
+    paths = []
+    for layer in layers:
+        path: list[str] = []
+        for i, part in enumerate(layer.parts):
+            rank = ranks.get((layer.parts[:i], part))
+            path.extend(t if rank is None or not t.isdigit() else str(rank) for t in tokens(part))
+        paths.append(tuple(path))
     return _without_common_start(paths)
 
 
