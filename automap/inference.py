@@ -185,7 +185,7 @@ def _solve(
     if not len(matcher.c):
         return {}
     solution: Solution = matcher.solve()
-    doubts = matcher.doubts()
+    doubts = matcher.doubts(solution.chosen)
     out = {}
     for k in solution.chosen.tolist():
         i, j = int(matcher.c.left[k]), int(matcher.c.right[k])

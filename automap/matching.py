@@ -51,6 +51,8 @@ MANY = 20_000  # candidates; of more, those that are neither alike nor at the sa
 ALIKE = 12  # candidates per layer that are kept for likeness
 NEAR = 6  # layers of the same shape to either side that are kept for their place
 NEIGHBOURS = 8  # layers to either side that tell whether order is kept hereabouts
+CONFLICT = 0.25  # how much better names must be under another run's choice to put them at odds with this one
+AT_ODDS = 0.5  # what such a choice counts as losing
 FREE = 0.35  # how much less a lead over an unclaimed layer counts: nothing else speaks against that one
 UNSHAPED = 0.6  # how much less any lead counts where shapes are unknown
 HOPELESS = 8.0  # a swap that loses more than this at once is not followed up
@@ -295,7 +297,8 @@ class Matcher:
         self.trust = self._trust()
         free = self.anneal(("order",), always=True)
         starts = [free, *(self.anneal(*s) for s in STARTS)]
-        best = max((self.settle(s) for s in _distinct(starts)), key=lambda s: s.objective)
+        self._runs = _distinct(starts)
+        best = max((self.settle(s) for s in self._runs), key=lambda s: s.objective)
         return self._improve(best)
 
     def _trust(self) -> float:
@@ -433,7 +436,7 @@ class Matcher:
                 kind = ("free", _pattern(self.left[u1].parts), _pattern(self.right[v2].parts))
                 yield _Exchange(float(s.score[k22] - s.score[k12]), (k22,), (k12,), (u1, -1 - v2), kind, u1)
 
-    def doubts(self) -> dict[int, Doubt]:
+    def doubts(self, chosen: Ints) -> dict[int, Doubt]:
         """For each left layer that an alternative changes: the alternative that loses least, per decision."""
         out: dict[int, Doubt] = {}
         c = self.c
@@ -455,7 +458,31 @@ class Matcher:
             for u in c.left[before].tolist():
                 if u not in out or loss < out[u].loss:
                     out[u] = Doubt(loss, instead.get(u, -1))
+        for u, v in self._conflicts(chosen):
+            if u not in out or out[u].loss > AT_ODDS:
+                out[u] = Doubt(AT_ODDS, v)
         return out
+
+    def _conflicts(self, chosen: Ints) -> Iterator[tuple[int, int]]:
+        """Where another run went by names and this choice goes against them: each left layer with its other partner.
+
+        Only what changes together counts together: the cycles of the exchange from one assignment to the other.
+        """
+        c = self.c
+        named = WORDS * self.words + SAME * np.maximum(self.same_rank, self.same_value)
+        now = {int(c.left[k]): int(k) for k in chosen}
+        owner = {int(c.right[k]): int(c.left[k]) for k in chosen}
+        for run in self._runs:
+            other = {int(c.left[k]): int(k) for k in run if now.get(int(c.left[k])) not in (None, int(k))}
+            seen: set[int] = set()
+            for start in other:
+                cycle, u = [], start
+                while u in other and u not in seen:
+                    seen.add(u)
+                    cycle.append(u)
+                    u = owner.get(int(c.right[other[u]]), -1)
+                if cycle and sum(named[other[u]] - named[now[u]] for u in cycle) > CONFLICT:
+                    yield from ((u, int(c.right[other[u]])) for u in cycle)
 
     def _kept_around(self, chosen: Ints) -> Floats:
         """For each left layer: how well the layers defined around it keep their order; 0 if it has moved itself."""
