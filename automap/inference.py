@@ -427,7 +427,7 @@ class _Draft:
             elif _is_computed(p):
                 yield Unmatched(p.name, "a table or mask that MindSpore computes")
             else:
-                twins = [t for t in shapes[p.shape] if p.shape and len(p.shape) > 1][:2]
+                twins = [t for t in shapes[p.shape] if p.shape and len(p.shape) > 1 and not _are_siblings(t, p.name)][:2]
                 hint = f"; it may be tied to {twins[0]}" if len(twins) == 1 else ""
                 yield Unmatched(p.name, f"no MindSpore parameter is left for it{hint}", review=True)
 
@@ -516,6 +516,12 @@ def _blocks_above(name: str) -> list[str]:
     """The modules two and one levels above a parameter's layer: where its siblings stand."""
     above = list(scoring.modules_above(name))
     return [m for m in above[-3:-1] if m]
+
+
+def _are_siblings(a: str, b: str) -> bool:
+    """Whether two parameters' layers stand in one module."""
+    x, y = split_leaf(a)[0], split_leaf(b)[0]
+    return x.rpartition(".")[0] == y.rpartition(".")[0] and x.rpartition(".")[0] != ""
 
 
 def _adding_up(whole: Param, pieces: Sequence[Param]) -> list[Param]:

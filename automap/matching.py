@@ -51,7 +51,7 @@ MANY = 20_000  # candidates; of more, those that are neither alike nor at the sa
 ALIKE = 12  # candidates per layer that are kept for likeness
 NEAR = 6  # layers of the same shape to either side that are kept for their place
 NEIGHBOURS = 8  # layers to either side that tell whether order is kept hereabouts
-CONFLICT = 0.25  # how much better names must be under another run's choice to put them at odds with this one
+CONFLICT = 0.2  # how much better words must be under another run's choice to put them at odds with this one
 AT_ODDS = 0.5  # what such a choice counts as losing
 FREE = 0.35  # how much less a lead over an unclaimed layer counts: nothing else speaks against that one
 UNSHAPED = 0.6  # how much less any lead counts where shapes are unknown
@@ -464,12 +464,11 @@ class Matcher:
         return out
 
     def _conflicts(self, chosen: Ints) -> Iterator[tuple[int, int]]:
-        """Where another run went by names and this choice goes against them: each left layer with its other partner.
+        """Where another run went by words and this choice goes against them: each left layer with its other partner.
 
         Only what changes together counts together: the cycles of the exchange from one assignment to the other.
         """
         c = self.c
-        named = WORDS * self.words + SAME * np.maximum(self.same_rank, self.same_value)
         now = {int(c.left[k]): int(k) for k in chosen}
         owner = {int(c.right[k]): int(c.left[k]) for k in chosen}
         for run in self._runs:
@@ -481,7 +480,7 @@ class Matcher:
                     seen.add(u)
                     cycle.append(u)
                     u = owner.get(int(c.right[other[u]]), -1)
-                if cycle and sum(named[other[u]] - named[now[u]] for u in cycle) > CONFLICT:
+                if cycle and sum(self.words[other[u]] - self.words[now[u]] for u in cycle) > CONFLICT:
                     yield from ((u, int(c.right[other[u]])) for u in cycle)
 
     def _kept_around(self, chosen: Ints) -> Floats:

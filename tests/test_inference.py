@@ -479,16 +479,6 @@ CASES = [
 
 #: What the matcher gets wrong so far, and why. Strict: an entry whose case is mended has to go.
 KNOWN_FAILURES = {
-    "renamed: words that mislead": "a pair of the same name counts as transposed though its biases cannot fit",
-    "indices: of equal dense layers": "a number that stands on both sides outvotes definition order",
-    "indices: as a VGG's, and its pools": "a number on both sides outvotes definition order",
-    "lists: off by one": "a number on both sides outvotes definition order, for whole blocks",
-    "lists: off by one, named": "a number on both sides outvotes definition order, for whole blocks",
-    "lists: off by one, between others": "a number on both sides outvotes definition order, for whole blocks",
-    "lists: off by one, a transformer's": "a number on both sides outvotes definition order, for whole blocks",
-    # Right, but marked though the name is the same on both sides.
-    "one side: an auxiliary classifier like the head": "a free layer of the same form makes doubt",
-    "one side: the last block": "a free layer of the same form makes doubt",
     # Only definition order speaks for these, and it is kept everywhere else, so it is believed.
     "symmetric: q, k, v under names that say nothing, in another order": "order alone makes no doubt",
     "symmetric: two towers, renamed and in another order": "order alone makes no doubt",
@@ -588,10 +578,7 @@ def joined(attention: str, whole_in: str) -> str:
     "attention",
     [
         "",
-        # The place of the pieces is taken from the one layer beside them: they are looked for inside of that layer.
-        pytest.param(
-            "attn.", marks=pytest.mark.xfail(reason="no partners are named where one other layer is beside them")
-        ),
+        "attn.",
     ],
     ids=["in the block", "in a module of their own"],
 )

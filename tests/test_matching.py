@@ -124,7 +124,7 @@ def test_numbers_go_over_as_they_are_or_by_rank_whichever_agrees() -> None:
 def test_names_that_are_ignored_count_for_nothing() -> None:
     m = matcher(BLOCKS, ignore_names=True)
     assert not m.words.any()
-    assert not m.same.any()
+    assert not m.same(0.5).any()
 
 
 def test_trust_in_order_comes_from_what_is_told_apart_without_it() -> None:
@@ -141,7 +141,7 @@ def test_doubt_names_the_other_choice() -> None:
     """Two layers that nothing tells apart but a shuffled order."""
     m = matcher("linear:9x8 stem; linear:8x8 left x; linear:8x8 right y; linear:7x8 out", order=shuffled(1))
     found = m.solve()
-    doubts = m.doubts()
+    doubts = m.doubts(found.chosen)
     at = {layer.path: i for i, layer in enumerate(m.left)}
     to = paths(m, found.chosen)
     assert {at["left"], at["right"]} <= doubts.keys()

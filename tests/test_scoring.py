@@ -182,10 +182,16 @@ def features(*paths: str) -> scoring.Features:
 def test_same_path_ignores_what_a_whole_side_has_in_front() -> None:
     f = features("module.a.0.b", "module.a.1.b", "module.c")
     g = features("net.body.a.0.b", "net.body.a.1.b", "net.body.c")
-    table = scoring.same_path(f, g, every_pair(3, 3)).reshape(3, 3)
+    table = scoring.same_path(f, g, every_pair(3, 3), by_rank=False).reshape(3, 3)
     assert np.diag(table).tolist() == [1, 1, 1]
     assert table[0, 1] == pytest.approx(2 / 3)
     assert table[0, 2] == 0
+
+
+def test_same_path_by_rank_takes_a_number_for_its_place_among_its_siblings() -> None:
+    f, g = features("h.0.a", "h.1.a"), features("h.4.a", "h.5.a")
+    assert scoring.same_path(f, g, every_pair(2, 2), by_rank=True).reshape(2, 2).tolist() == [[1, 0.5], [0.5, 1]]
+    assert scoring.same_path(f, g, every_pair(2, 2), by_rank=False).max() < 1
 
 
 def test_bare_names_put_the_slot_for_each_frameworks_word() -> None:
