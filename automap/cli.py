@@ -326,12 +326,12 @@ def params(
 )
 @_factory_arguments
 @_inputs
-@click.option("--static", is_flag=True, help="From the listings alone: nothing is run.")
+@click.option("--static", is_flag=True, help="Do not run the networks, whatever else is given.")
 @click.option("--ignore-names", is_flag=True, help="Names are no evidence.")
 @_seed
 @click.option("--report", metavar="F.html", callback=_file(".html", ".htm", dash=False), help="Write a page about it.")
 @click.option(
-    "--lock", metavar="F", callback=_file(dash=False), help="Write a lock file for automap check, which runs both."
+    "--lock", metavar="F", callback=_file(dash=False), help="Run both networks as well, and write a lock file for automap check."
 )
 @_verbose
 def infer(

@@ -128,12 +128,15 @@ def core(shape: Shape | None) -> Shape | None:
     return None if shape is None else tuple(d for d in shape if d != 1)
 
 
+NEAREST = 8  # of the sets that a layer is in, the smallest so many are looked at: the larger ones tell little
+
+
 @dataclass
 class Sets:
     """Named sets of layers, and which of them each layer is in: the vocabulary in which evidence is pooled."""
 
     member: sp.csr_matrix  # layer x set, 0 or 1
-    ids: Ints  # layer x place: the sets it is in, -1 where there is none
+    ids: Ints  # layer x place: the smallest sets it is in, -1 where there is none
     size: Floats
 
 
@@ -148,11 +151,12 @@ def _sets(keys: list[list[Hashable]]) -> Sets:
     }  # a wrapper around the same layers tells nothing new
     ids: list[list[int]] = [[] for _ in keys]
     rows, cols = [], []
-    for s, layers in enumerate(distinct):
+    for s, layers in sorted(enumerate(distinct), key=lambda x: len(x[1])):
         for i in layers:
-            ids[i].append(s)
             rows.append(i)
             cols.append(s)
+            if len(ids[i]) < NEAREST:
+                ids[i].append(s)
     n = max(1, len(distinct))
     m = sp.csr_matrix((np.ones(len(rows)), (rows, cols)), shape=(len(keys), n))
     size = np.ones(n)
