@@ -331,7 +331,7 @@ def params(
 @_seed
 @click.option("--report", metavar="F.html", callback=_file(".html", ".htm", dash=False), help="Write a page about it.")
 @click.option(
-    "--lock", metavar="F", callback=_file(dash=False), help="Run both networks as well, and write a lock file for automap check."
+    "--lock", metavar="F", callback=_file(dash=False), help="Run both networks too, and write a lock for automap check."
 )
 @_verbose
 def infer(

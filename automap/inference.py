@@ -427,7 +427,8 @@ class _Draft:
             elif _is_computed(p):
                 yield Unmatched(p.name, "a table or mask that MindSpore computes")
             else:
-                twins = [t for t in shapes[p.shape] if p.shape and len(p.shape) > 1 and not _are_siblings(t, p.name)][:2]
+                alike = shapes[p.shape] if p.shape and len(p.shape) > 1 else []
+                twins = [t for t in alike if not _are_siblings(t, p.name)][:2]
                 hint = f"; it may be tied to {twins[0]}" if len(twins) == 1 else ""
                 yield Unmatched(p.name, f"no MindSpore parameter is left for it{hint}", review=True)
 
