@@ -4,27 +4,20 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
 from collections.abc import Mapping as Dict
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any
 
 from automap import pins as pinned
 from automap import scoring
 from automap.checkpoints import mark_optimizer_states
-from automap.graph import Listing, Param
-from automap.mapping import Entry, Mapping, RunnerUp, Side, Unmatched
+from automap.drafting import Draft, Found
+from automap.graph import Listing
+from automap.layers import Layer, bare_paths, layers_of
+from automap.mapping import Mapping, Side
 from automap.matching import Doubt, Matcher, Solution
-from automap.names import split_leaf
 from automap.repeats import fold, unfold
-from automap.scoring import Layer, core, layers_of
-from automap.transforms import Transform
 
-#: An alternative that loses less than this (in the weights of `matching.py`, one part of the evidence in full) makes
-#: an entry doubtful. Confidence is 0.5 where nothing is lost and 0.9 here.
-CLEAR_LOSS = 1.0
-#: An entry for which less than this speaks at all is doubtful whatever the alternatives are.
-WEAK = 3.2
 #: Fewer layers than this are matched as they are; of more, repeated blocks are folded first.
 LARGE = 400
 #: From here on, layers that have the same path on both sides are settled by it, if nearly all have.
@@ -79,7 +72,7 @@ def match(torch: Listing, mindspore: Listing, pins: Sequence[str] = (), ignore_n
     left = layers_of(torch.parameters, "torch")
     right = layers_of([p for p in mindspore if p.name not in apart], "mindspore")
     found = _match_layers(left, right, _forced(settled, left, right), ignore_names)
-    draft = _Draft(torch, mindspore, settled, apart)
+    draft = Draft(torch, mindspore, settled, apart)
     draft.add_pins()
     draft.add_layers(left, right, found)
     draft.add_leftovers()
@@ -97,20 +90,11 @@ def match(torch: Listing, mindspore: Listing, pins: Sequence[str] = (), ignore_n
 # ----------------------------------------------------------------------------------------------------- layers to layers
 
 
-@dataclass
-class _Found:
-    """A matched pair of layers: the parts of its evidence, its score, and the doubt about it."""
-
-    parts: dict[str, float]
-    score: float
-    doubt: Doubt | None
-
-
 def _match_layers(
     left: list[Layer], right: list[Layer], forced: dict[int, int], ignore_names: bool
-) -> dict[tuple[int, int], _Found]:
+) -> dict[tuple[int, int], Found]:
     """Pairs of positions of layers, with what is known about each."""
-    out: dict[tuple[int, int], _Found] = {}
+    out: dict[tuple[int, int], Found] = {}
     if max(len(left), len(right)) > VERY_LARGE and not ignore_names:
         out = _by_path(left, right, forced)
     rest_l = _without(len(left), {i for i, _ in out})
@@ -131,9 +115,9 @@ def _without(n: int, gone: set[int]) -> list[int]:
     return [i for i in range(n) if i not in gone]
 
 
-def _by_path(left: list[Layer], right: list[Layer], forced: dict[int, int]) -> dict[tuple[int, int], _Found]:
+def _by_path(left: list[Layer], right: list[Layer], forced: dict[int, int]) -> dict[tuple[int, int], Found]:
     """In a very large network: the layers with the same path and form on both sides, if these are nearly all."""
-    paths_l, paths_r = scoring.bare_paths(left), scoring.bare_paths(right)
+    paths_l, paths_r = bare_paths(left), bare_paths(right)
     where = {p: j for j, p in enumerate(paths_r)}
     pinned_r = set(forced.values())
     pairs = [
@@ -144,12 +128,12 @@ def _by_path(left: list[Layer], right: list[Layer], forced: dict[int, int]) -> d
     if len(pairs) < NEARLY_ALL * min(len(left), len(right)):
         return {}
     parts = {"words": 1.0, "order": 0.0, "structure": 1.0, "usage": 1.0}
-    return {pair: _Found(parts, math.inf, None) for pair in pairs}
+    return {pair: Found(parts, math.inf, None) for pair in pairs}
 
 
 def _match_some(
     left: list[Layer], right: list[Layer], forced: dict[int, int], ignore_names: bool
-) -> dict[tuple[int, int], _Found]:
+) -> dict[tuple[int, int], Found]:
     if max(len(left), len(right)) > LARGE and not forced:
         a, b = fold(left), fold(right)
         if len(a.kept) + len(b.kept) < 0.8 * (len(left) + len(right)):
@@ -161,8 +145,8 @@ def _match_some(
 
 
 def _unfolded(
-    a: Any, b: Any, small: dict[tuple[int, int], _Found], whole: dict[int, int]
-) -> dict[tuple[int, int], _Found]:
+    a: Any, b: Any, small: dict[tuple[int, int], Found], whole: dict[int, int]
+) -> dict[tuple[int, int], Found]:
     """What was found out about the children that stood for a run holds for those between them."""
     known = {a.kept[i]: f for (i, _), f in small.items()}
     first = {a.first[i]: f for i, f in known.items()}
@@ -174,13 +158,13 @@ def _unfolded(
             v = b.kept[doubt.instead]
             same = b.at.get((b.first[v], tuple(k for k, _ in b.place[j])))
             doubt = Doubt(doubt.loss, v if same is None else same)
-        out[i, j] = _Found(f.parts, f.score, doubt)
+        out[i, j] = Found(f.parts, f.score, doubt)
     return out
 
 
 def _solve(
     left: list[Layer], right: list[Layer], forced: dict[int, int], ignore_names: bool
-) -> dict[tuple[int, int], _Found]:
+) -> dict[tuple[int, int], Found]:
     matcher = Matcher(left, right, forced, ignore_names)
     if not len(matcher.c):
         return {}
@@ -190,7 +174,7 @@ def _solve(
     for k in solution.chosen.tolist():
         i, j = int(matcher.c.left[k]), int(matcher.c.right[k])
         parts = {name: float(x[k]) for name, x in solution.parts.items()}
-        out[i, j] = _Found(parts, float(solution.score[k]), doubts.get(i) if forced.get(i) != j else None)
+        out[i, j] = Found(parts, float(solution.score[k]), doubts.get(i) if forced.get(i) != j else None)
     return out
 
 
@@ -213,341 +197,3 @@ def _forced(settled: dict[str, str], left: list[Layer], right: list[Layer]) -> d
 
 
 # --------------------------------------------------------------------------------------------- parameters to parameters
-
-
-@dataclass
-class _Pair:
-    """An entry in the making."""
-
-    t: Param
-    m: Param
-    found: _Found | None = None
-    pinned: bool = False
-    transform: tuple[Transform, ...] = ()
-    instead: str | None = None
-    reasons: list[str] = field(default_factory=list)
-
-    def entry(self) -> Entry:
-        f = self.found
-        evidence: dict[str, Any] = {"proven": None}
-        if f is not None:
-            evidence = {
-                "names": f.parts["words"],
-                "order": f.parts["order"],
-                "structure": f.parts["structure"],
-                "usage": f.parts["usage"],
-                "proven": None,
-            }
-        loss = 5.0 if f is None or f.doubt is None else max(0.0, f.doubt.loss)
-        confidence = 1.0 if self.pinned else 1 - 0.5 * math.exp(-math.log(5) * min(loss, 5.0) / CLEAR_LOSS)
-        if self.reasons:
-            confidence = min(confidence, 0.75)
-        runner_up = None
-        if self.instead is not None:
-            runner_up = RunnerUp((self.t.name,), (self.instead,), 1 - math.exp(-loss))
-        return Entry(
-            (self.t.name,),
-            (self.m.name,),
-            self.transform,
-            confidence,
-            bool(self.reasons),
-            "; ".join(dict.fromkeys(self.reasons)),
-            evidence,
-            runner_up,
-            self.m.path,
-        )
-
-
-class _Draft:
-    """A mapping in the making: which names are taken, and why the others are not."""
-
-    def __init__(self, torch: Listing, mindspore: Listing, settled: dict[str, str], states: set[str]) -> None:
-        self.torch, self.mindspore, self.settled, self.states = torch, mindspore, settled, states
-        self.entries: dict[str, _Pair] = {}
-        self.taken: set[str] = set()
-
-    def _add(self, pair: _Pair) -> None:
-        self.entries[pair.t.name] = pair
-        self.taken.add(pair.m.name)
-
-    def _free(self, t: Param, m: Param) -> bool:
-        return t.name not in self.entries and m.name not in self.taken
-
-    def add_pins(self) -> None:
-        for t, m in self.settled.items():
-            self._add(_Pair(self.torch.by_name[t], self.mindspore.by_name[m], pinned=True))
-
-    def add_layers(self, left: list[Layer], right: list[Layer], found: dict[tuple[int, int], _Found]) -> None:
-        """The parameters of matched layers, slot by slot."""
-        for (i, j), f in found.items():
-            other = right[f.doubt.instead] if f.doubt is not None and f.doubt.instead >= 0 else None
-            for slot, t, m in _slots(left[i], right[j]):
-                if self._free(t, m):
-                    instead = other.slots.get(slot, other.main[1]).name if other is not None else None
-                    self._add(_Pair(t, m, f, instead=instead if instead != m.name else None))
-
-    def add_leftovers(self) -> None:
-        """Parameters that are left over but are called the same on both sides, and have the same shape."""
-        free_t = [p for p in self.torch if p.name not in self.entries]
-        free_m = [p for p in self.mindspore if p.name not in self.taken and p.name not in self.states]
-        if not free_t or not free_m:
-            return
-        names_t = scoring.bare_names([p.name for p in self.torch])
-        names_m = scoring.bare_names([p.name for p in self.mindspore if p.name not in self.states])
-        by_name = {names_m[p.name]: p for p in free_m}
-        for t in free_t:
-            m = by_name.get(names_t[t.name])
-            if m is not None and t.shape == m.shape and self._free(t, m):
-                self._add(_Pair(t, m))
-
-    # ------------------------------------------------------------------------------------------------------- judgement
-
-    def judge(self) -> None:
-        self._transforms()
-        for pair in self.entries.values():
-            f = pair.found
-            if f is None or pair.pinned:
-                continue
-            if f.doubt is not None and f.doubt.loss < CLEAR_LOSS:
-                pair.reasons.append(_doubt_in_words(pair))
-            if f.score < WEAK:
-                pair.reasons.append("little speaks for it but its shape")
-        self.shared: set[str] = set()
-        self.joined = dict(self._joined())
-        self._pieces_in_doubt()
-
-    def _transforms(self) -> None:
-        """What the shapes say happens to each array; whether a square matrix is transposed, from its siblings."""
-        for pair in self.entries.values():
-            pair.transform = _reaching(pair.t, pair.m)
-        votes: dict[str, set[bool]] = defaultdict(set)
-        for pair in self.entries.values():
-            if _is_matrix(pair.t) and not _is_square(pair.t):
-                votes[_kind(pair.m)].add(_is_transposed(pair))
-        if not any(True in v for v in votes.values()):
-            return
-        for pair in self.entries.values():
-            if _is_matrix(pair.t) and _is_square(pair.t) and pair.m.leaf != "embedding_table":
-                kind = votes.get(_kind(pair.m), set())
-                if kind == {True}:
-                    pair.transform = (Transform("transpose", {"axes": [1, 0]}), *pair.transform)
-                elif kind != {False} and not pair.pinned:
-                    pair.reasons.append("square, and other matrices here are transposed: a listing cannot tell")
-
-    def _joined(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Names that look like several of the other side put together, or the pieces of one, with the partners."""
-        gone = self.taken | self.states
-        free_t = [p for p in self.torch if p.name not in self.entries and p.shape]
-        free_m = [p for p in self.mindspore if p.name not in gone and p.shape]
-        if not free_t or not free_m:
-            return
-        around_t, around_m = self._around()
-        for whole, listing, free, around in (
-            (free_m, self.torch, free_t, around_m),
-            (free_t, self.mindspore, free_m, around_t),
-        ):
-            loose = {p.name for p in free}
-            used: set[str] = set()
-            for w in whole:
-                places = around(w)
-                near = [p for p in listing if _is_below(p.name, places) and p.shape and p.name not in self.states]
-                parts = _adding_up(w, [p for p in near if p.name in loose and p.name not in used])
-                if parts:
-                    used.update(p.name for p in parts)
-                    yield w.name, tuple(p.name for p in parts)
-                    for p in parts:
-                        yield p.name, (w.name,)
-                else:  # pieces that are matched to something else are in doubt
-                    self.shared.update(p.name for p in _adding_up(w, near))
-        # And what is matched although pieces that nobody claims would add up to it.
-        for free, around, of in ((free_t, around_t, "m"), (free_m, around_m, "t")):
-            for pair in self.entries.values():
-                one: Param = getattr(pair, of)
-                if one.shape and _adding_up(one, [x for x in free if _is_below(one.name, around(x))]):
-                    self.shared.add(one.name)
-
-    def _around(self) -> tuple[Any, Any]:
-        """For a name of either side: the modules of the other side that its nearest matched neighbours are in."""
-        to_m = {pair.t.name: pair.m.name for pair in self.entries.values()}
-        to_t = {m: t for t, m in to_m.items()}
-        sides = []
-        for to in (to_m, to_t):
-            below: dict[str, list[str]] = defaultdict(list)
-            for name in to:
-                for module in scoring.modules_above(name):
-                    below[module].append(name)
-
-            def around(p: Param, to: dict[str, str] = to, below: dict[str, list[str]] = below) -> set[str]:
-                for module in reversed(list(scoring.modules_above(p.name))):
-                    near = below.get(module)
-                    if near and module:
-                        return {scoring.common_module([split_leaf(to[n])[0] for n in near])}
-                return set()
-
-            sides.append(around)
-        return sides[0], sides[1]
-
-    def _pieces_in_doubt(self) -> None:
-        """Where some layers of one shape are joined on the other side, which of them stayed single is in doubt."""
-        by_shape: dict[tuple[str, Any], list[str]] = defaultdict(list)
-        for name, partners in self.joined.items():
-            p = self.torch.by_name.get(name) or self.mindspore.by_name.get(name)
-            if p is not None and len(partners) == 1:
-                for module in _blocks_above(name):
-                    by_shape[module, p.shape].append(name)
-        for pair in self.entries.values():
-            if pair.pinned or pair.found is None:
-                continue
-            if not self.shared.isdisjoint((pair.t.name, pair.m.name)) and pair.found.parts["words"] < 0.9:
-                pair.reasons.append("layers without a counterpart stand beside it, and would add up to its shape")
-            for p in (pair.t, pair.m):
-                hit = next((by_shape[b, p.shape] for b in _blocks_above(p.name) if (b, p.shape) in by_shape), None)
-                if hit and pair.found.parts["words"] < 0.9:
-                    whole = self.joined[hit[0]][0]
-                    pair.reasons.append(f"it or another of its shape here may be a part of {whole}")
-                    break
-
-    # ------------------------------------------------------------------------------------------------------- leftovers
-
-    def unmatched_torch(self) -> Iterator[Unmatched]:
-        homes = {pair.t.name: pair.m.name for pair in self.entries.values()}
-        shapes: dict[Any, list[str]] = defaultdict(list)
-        for t in homes:
-            shapes[self.torch.by_name[t].shape].append(t)
-        for p in self.torch:
-            if p.name in self.entries:
-                continue
-            home = next((a for a in p.aliases if a in homes), None)
-            if home is not None:
-                yield Unmatched(p.name, f"the same tensor as {home}", alias_of=home)
-            elif p.leaf == "num_batches_tracked":
-                yield Unmatched(p.name, "no counterpart in MindSpore")
-            elif p.name in self.joined:
-                yield Unmatched(p.name, self._joined_in_words(p.name), review=True)
-            elif _is_computed(p):
-                yield Unmatched(p.name, "a table or mask that MindSpore computes")
-            else:
-                alike = shapes[p.shape] if p.shape and len(p.shape) > 1 else []
-                twins = [t for t in alike if not _are_siblings(t, p.name)][:2]
-                hint = f"; it may be tied to {twins[0]}" if len(twins) == 1 else ""
-                yield Unmatched(p.name, f"no MindSpore parameter is left for it{hint}", review=True)
-
-    def unmatched_mindspore(self) -> Iterator[Unmatched]:
-        shapes = {core(p.shape) for p in self.torch}
-        for p in self.mindspore:
-            if p.name in self.taken:
-                continue
-            if p.name in self.states:
-                yield Unmatched(p.name, "the state of an optimizer")
-            elif p.name in self.joined:
-                yield Unmatched(p.name, self._joined_in_words(p.name), review=True)
-            elif _is_computed(p):
-                yield Unmatched(p.name, "a table or mask that PyTorch computes")
-            elif p.shape is not None and core(p.shape) not in shapes:
-                yield Unmatched(p.name, f"no PyTorch parameter has its shape {list(p.shape)}", review=True)
-            else:
-                yield Unmatched(p.name, "no PyTorch parameter is left for it", review=True)
-
-    def _joined_in_words(self, name: str) -> str:
-        partners = self.joined[name]
-        if len(partners) == 1:
-            return f"seems to be a part of {partners[0]}; automap maps one to one so far"
-        return f"seems to be {', '.join(partners)} joined; automap maps one to one so far"
-
-
-def _slots(a: Layer, b: Layer) -> Iterator[tuple[str, Param, Param]]:
-    """The parameters of two matched layers that belong together."""
-    for slot, p in a.slots.items():
-        q = b.slots.get(slot)
-        if q is None and slot == a.main[0] and b.main[0] not in a.slots:
-            q = b.main[1]
-        if q is not None and _can_reach(p, q):
-            yield slot, p, q
-
-
-def _can_reach(p: Param, q: Param) -> bool:
-    a, b = core(p.shape), core(q.shape)
-    return a is None or b is None or a == b or (len(a) == 2 and a == b[::-1])
-
-
-def _reaching(p: Param, q: Param) -> tuple[Transform, ...]:
-    """The operations that turn an array of the first shape into one of the second, nothing where they are equal."""
-    if p.shape is None or q.shape is None or p.shape == q.shape:
-        return ()
-    chain: list[Transform] = []
-    shape = p.shape
-    if core(p.shape) != core(q.shape):
-        flat = core(p.shape) or ()
-        if shape != flat:
-            chain.append(Transform("reshape", {"shape": list(flat), "before": list(shape)}))
-        chain.append(Transform("transpose", {"axes": [1, 0]}))
-        shape = flat[::-1]
-    if shape != q.shape:
-        chain.append(Transform("reshape", {"shape": list(q.shape), "before": list(shape)}))
-    return tuple(chain)
-
-
-def _is_matrix(p: Param) -> bool:
-    return p.shape is not None and len(p.shape) == 2 and min(p.shape) > 1
-
-
-def _is_square(p: Param) -> bool:
-    return p.shape is not None and p.shape[0] == p.shape[-1]
-
-
-def _is_transposed(pair: _Pair) -> bool:
-    return any(t.op == "transpose" for t in pair.transform)
-
-
-def _kind(p: Param) -> str:
-    """What a MindSpore author calls this kind of layer: the last word of its module."""
-    return p.module.rpartition(".")[2]
-
-
-def _is_computed(p: Param) -> bool:
-    """Whole numbers and truth values are not trained: index tables, masks, counters."""
-    return p.kind == "buffer" or (p.dtype or "").startswith(("int", "uint", "bool"))
-
-
-def _is_below(name: str, modules: set[str]) -> bool:
-    return any(name.startswith(f"{m}.") for m in modules)
-
-
-def _blocks_above(name: str) -> list[str]:
-    """The modules two and one levels above a parameter's layer: where its siblings stand."""
-    above = list(scoring.modules_above(name))
-    return [m for m in above[-3:-1] if m]
-
-
-def _are_siblings(a: str, b: str) -> bool:
-    """Whether two parameters' layers stand in one module."""
-    x, y = split_leaf(a)[0], split_leaf(b)[0]
-    return x.rpartition(".")[0] == y.rpartition(".")[0] and x.rpartition(".")[0] != ""
-
-
-def _adding_up(whole: Param, pieces: Sequence[Param]) -> list[Param]:
-    """Consecutive pieces whose shapes add up to the whole along one axis (at least two), or nothing."""
-    a = whole.shape or ()
-    for start in range(len(pieces)):
-        for axis in range(len(a)):
-            total, parts = 0, []
-            for p in pieces[start:]:
-                b = p.shape or ()
-                if len(b) != len(a) or any(x != y for d, (x, y) in enumerate(zip(a, b, strict=True)) if d != axis):
-                    continue
-                if p.leaf != pieces[start].leaf:
-                    continue
-                parts.append(p)
-                total += b[axis]
-                if total >= a[axis]:
-                    break
-            if total == a[axis] and len(parts) > 1:
-                return parts
-    return []
-
-
-def _doubt_in_words(pair: _Pair) -> str:
-    if pair.instead is None:
-        return "it could as well have no counterpart"
-    even = pair.found is not None and pair.found.doubt is not None and pair.found.doubt.loss < 0.05
-    return f"{pair.instead} would fit {'as' if even else 'nearly as'} well"

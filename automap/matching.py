@@ -24,7 +24,8 @@ import scipy.sparse as sp
 
 from automap import scoring
 from automap.assignment import assign
-from automap.scoring import Candidates, Features, Floats, Ints, Layer, core
+from automap.layers import Layer, by_number, core, disorder
+from automap.scoring import Candidates, Features, Floats, Ints
 
 #: How much each part of the evidence counts. Parts are of one kind (0 to 1 per layer), so a weight says how many
 #: others it can outvote.
@@ -112,7 +113,7 @@ class Matcher:
         self, left: list[Layer], right: list[Layer], forced: dict[int, int] | None = None, ignore_names: bool = False
     ) -> None:
         """``forced`` gives pairs of positions that are settled beforehand; without names, words count for nothing."""
-        scrambled = [scoring.disorder(x) > SCRAMBLED for x in (left, right)]
+        scrambled = [disorder(x) > SCRAMBLED for x in (left, right)]
         self.scrambled = any(scrambled)
         self.left, self.right, self.n, self.m = left, right, len(left), len(right)
         self.rank_l, self.rank_r = (
@@ -527,7 +528,7 @@ def longest_increasing(left: Ints, right: Ints) -> int:
 
 def _ranking(layers: list[Layer]) -> Ints:
     """The position of each layer once numbered children are put in order."""
-    where = {layer.path: i for i, layer in enumerate(scoring.by_number(layers))}
+    where = {layer.path: i for i, layer in enumerate(by_number(layers))}
     return np.array([where[layer.path] for layer in layers], dtype=np.int64)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from automap.errors import PinError
 from automap.graph import Listing, Param
-from automap.scoring import core
+from automap.layers import core
 
 
 def resolve(pins: Sequence[str], torch: Listing, mindspore: Listing) -> dict[str, str]:

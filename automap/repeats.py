@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from automap.scoring import Layer, form
+from automap.layers import Layer, form
 
 SHORTEST = 4  # a shorter run is not worth folding
 

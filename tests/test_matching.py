@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import pair, shuffled
 
+from automap.layers import layers_of
 from automap.matching import Matcher, increasing, longest_increasing
-from automap.scoring import layers_of
 
 FIXED = settings(derandomize=True, max_examples=150, deadline=None)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from networks import built, faults, pair, rows
 
 from automap.inference import match
+from automap.layers import Layer, layers_of
 from automap.repeats import SHORTEST, Folded, fold, unfold
-from automap.scoring import Layer, layers_of
 
 
 def nested(blocks: int, experts: int, at: str = "net.layers", first: int = 0, tail: str = "head") -> str:

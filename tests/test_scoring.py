@@ -13,7 +13,8 @@ from networks import pair
 
 from automap import scoring
 from automap.graph import Param
-from automap.scoring import Candidates, Layer, Sets, candidates, core, fit, layers_of
+from automap.layers import Layer, bare_names, by_number, common_module, core, disorder, layers_of, modules_above
+from automap.scoring import Candidates, Sets, candidates, fit
 
 FIXED = settings(derandomize=True, max_examples=60, deadline=None)
 
@@ -87,12 +88,12 @@ def test_core(shape: tuple[int, ...] | None, expected: tuple[int, ...] | None) -
 
 def test_disorder() -> None:
     ordered = [f"linear:2x2 h.{i}.a; linear:2x2 h.{i}.b" for i in range(12)]
-    assert scoring.disorder(layers(";".join(ordered))) == 0
-    assert scoring.disorder(layers(";".join(ordered[::-1]))) == 1
-    assert scoring.disorder(layers("linear:2x2 b; linear:2x2 a")) == 0, "words have no order of their own"
+    assert disorder(layers(";".join(ordered))) == 0
+    assert disorder(layers(";".join(ordered[::-1]))) == 1
+    assert disorder(layers("linear:2x2 b; linear:2x2 a")) == 0, "words have no order of their own"
     by_letters = sorted(ordered)  # 0, 1, 10, 11, 2 …
-    assert 0 < scoring.disorder(layers(";".join(by_letters))) < 0.2
-    assert scoring.disorder([]) == 0
+    assert 0 < disorder(layers(";".join(by_letters))) < 0.2
+    assert disorder([]) == 0
 
 
 @FIXED
@@ -100,7 +101,7 @@ def test_disorder() -> None:
 def test_by_number_undoes_any_order_of_numbered_children(order: list[int]) -> None:
     lines = [f"linear:2x2 h.{i}.b; linear:2x2 h.{i}.a" for i in range(12)]
     mixed = layers("linear:2x2 stem;" + ";".join(lines[i] for i in order) + "; linear:2x2 1.head; linear:2x2 0.head")
-    assert [x.path for x in scoring.by_number(mixed)] == [
+    assert [x.path for x in by_number(mixed)] == [
         "stem",
         *(f"h.{i}.{w}" for i in range(12) for w in "ba"),
         "0.head",
@@ -195,8 +196,8 @@ def test_same_path_by_rank_takes_a_number_for_its_place_among_its_siblings() -> 
 
 
 def test_bare_names_put_the_slot_for_each_frameworks_word() -> None:
-    torch = scoring.bare_names(["module.bn.weight", "module.bn.running_var", "module.cls_token"])
-    mindspore = scoring.bare_names(["bn.gamma", "bn.moving_variance", "cls_token"])
+    torch = bare_names(["module.bn.weight", "module.bn.running_var", "module.cls_token"])
+    mindspore = bare_names(["bn.gamma", "bn.moving_variance", "cls_token"])
     assert list(torch.values()) == list(mindspore.values())
 
 
@@ -316,7 +317,7 @@ def test_a_wrapper_around_the_same_layers_is_no_set_of_its_own() -> None:
 
 @pytest.mark.parametrize("order", list(permutations(["x", "x.a", "x.a.b"])))
 def test_modules(order: tuple[str, ...]) -> None:
-    assert list(scoring.modules_above("a.b.c")) == ["", "a", "a.b"]
-    assert scoring.common_module(["a.b.x", "a.b.y.z", "a.b.y.w"]) == "a.b"
-    assert scoring.common_module(["a.b", "c.d"]) == ""
-    assert scoring.common_module([f"{o}.w" for o in order]) == "x"
+    assert list(modules_above("a.b.c")) == ["", "a", "a.b"]
+    assert common_module(["a.b.x", "a.b.y.z", "a.b.y.w"]) == "a.b"
+    assert common_module(["a.b", "c.d"]) == ""
+    assert common_module([f"{o}.w" for o in order]) == "x"

@@ -1,0 +1,178 @@
+"""Layers: the unit of matching. What a listing says of them, their order, and their names in tokens."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from automap.graph import Param, Shape
+from automap.names import STATISTICS, TOP_LEVEL_SLOTS, slot_of, split_leaf, tokens
+
+
+@dataclass(frozen=True)
+class Layer:
+    """The parameters of one module, by slot (``weight``, ``bias``, ``mean`` …)."""
+
+    path: str
+    slots: dict[str, Param]
+    norm: bool  # known to be a norm: by its words or its running statistics
+
+    @property
+    def main(self) -> tuple[str, Param]:
+        """The parameter that stands for the layer: its weight, or the first one it has."""
+        if "weight" in self.slots:
+            return "weight", self.slots["weight"]
+        return next(iter(self.slots.items()))
+
+    @property
+    def statistics(self) -> bool:
+        """Whether it keeps running statistics."""
+        return not {"mean", "variance"}.isdisjoint(self.slots)
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(self.path.split(".")) if self.path else ()
+
+
+def layers_of(parameters: Sequence[Param], framework: str) -> list[Layer]:
+    """The layers of a listing in definition order."""
+    grouped: dict[str, dict[str, Param]] = {}
+    words: dict[str, set[str]] = defaultdict(set)
+    for p in parameters:
+        path, leaf = split_leaf(p.name)
+        slot = slot_of(leaf)
+        slots = grouped.setdefault(path, {})
+        if slot in slots:  # two words for one slot in one module: the second keeps a layer of its own
+            slots = grouped.setdefault(p.name, {})
+        slots[slot] = p
+        words[path].add(leaf)
+    if framework == "mindspore":
+        _top_level_norm(grouped, words)
+    made = []
+    for path, slots in grouped.items():
+        norm = bool(words[path] & {"gamma", "beta"} and len(slots) > 1) or bool(STATISTICS & slots.keys())
+        made.append(Layer(path, slots, norm))
+    return made
+
+
+def _top_level_norm(grouped: dict[str, dict[str, Param]], words: dict[str, set[str]]) -> None:
+    """A norm at the top of a MindSpore network lists its statistics as ``mean`` and ``variance``."""
+    top = grouped.get("")
+    if top and {"gamma", "beta"} <= words[""] and all(w in grouped for w in TOP_LEVEL_SLOTS):
+        for word, slot in TOP_LEVEL_SLOTS.items():
+            top[slot] = grouped.pop(word)["weight"]
+
+
+def disorder(layers: Sequence[Layer]) -> float:
+    """How often a numbered child is defined before a sibling with a smaller number: 0 for a listing in its own order.
+
+    A listing read from a file that was sorted (by letters, by size) or rebuilt from a dict is out of order: then
+    nothing follows from the order of definition.
+    """
+    last: dict[str, int] = {}
+    seen: set[str] = set()
+    steps = down = 0
+    for layer in layers:
+        at = ""
+        for part in layer.parts:
+            if part.isdigit() and f"{at}.{part}" not in seen:
+                seen.add(f"{at}.{part}")
+                if at in last:
+                    steps += 1
+                    down += int(part) < last[at]
+                last[at] = int(part)
+            at = f"{at}.{part}"
+    return down / steps if steps else 0.0
+
+
+def by_number(layers: list[Layer]) -> list[Layer]:
+    """The layers with numbered children in the order of their numbers; other children stay where they first appear."""
+    place: dict[str, int] = {}
+    for layer in layers:
+        at = ""
+        for part in layer.parts:
+            place.setdefault(f"{at}.#" if part.isdigit() else f"{at}.{part}", len(place))
+            at = f"{at}.{part}"
+
+    def key(layer: Layer) -> list[tuple[int, int]]:
+        at, out = "", []
+        for part in layer.parts:
+            group = f"{at}.#" if part.isdigit() else f"{at}.{part}"
+            out.append((place[group], int(part) if part.isdigit() else 0))
+            at = f"{at}.{part}"
+        return out
+
+    return sorted(layers, key=key)
+
+
+def core(shape: Shape | None) -> Shape | None:
+    """A shape without its dimensions of size 1."""
+    return None if shape is None else tuple(d for d in shape if d != 1)
+
+
+def number_ranks(paths: list[tuple[str, ...]]) -> dict[tuple[tuple[str, ...], str], int]:
+    """The rank of each numbered child among the siblings that differ from it only in the number."""
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, tuple[int, ...]]] = defaultdict(dict)
+    for path in paths:
+        for i, part in enumerate(path):
+            toks = tokens(part)
+            nums = tuple(int(t) for t in toks if t.isdigit())
+            if nums:
+                groups[path[:i], tuple(t for t in toks if not t.isdigit())][part] = nums
+    out = {}
+    for (parent, _), members in groups.items():
+        for r, part in enumerate(sorted(members, key=lambda p: members[p])):
+            out[parent, part] = r
+    return out
+
+
+def form(layer: Layer) -> Hashable:
+    """What decides which layers a layer can be: its slots and their shapes, and whether it is known to be a norm."""
+    return (layer.norm, frozenset((s, p.shape) for s, p in layer.slots.items()))
+
+
+def bare_paths(layers: Sequence[Layer], ranked: bool = False) -> list[tuple[str, ...]]:
+    """The words and numbers of each path, without those that every path of the side begins with."""
+    ranks = number_ranks([layer.parts for layer in layers]) if ranked else {}
+    paths = []
+    for layer in layers:
+        path: list[str] = []
+        for i, part in enumerate(layer.parts):
+            rank = ranks.get((layer.parts[:i], part))
+            path.extend(t if rank is None or not t.isdigit() else str(rank) for t in tokens(part))
+        paths.append(tuple(path))
+    return _without_common_start(paths)
+
+
+def bare_names(params: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """The same for names of parameters, with each framework's word for a slot replaced by the slot."""
+    split = [split_leaf(name) for name in params]
+    paths = [(*(t for part in module.split(".") for t in tokens(part)), slot_of(leaf)) for module, leaf in split]
+    return dict(zip(params, _without_common_start(paths), strict=True))
+
+
+def _without_common_start(paths: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    short, long = min(paths), max(paths)
+    n = 0
+    while n < min(len(short), len(long)) and short[n] == long[n]:
+        n += 1
+    return [p[n:] for p in paths]
+
+
+def modules_above(name: str) -> Iterator[str]:
+    """The modules above a parameter, outermost first, the root (``""``) included."""
+    yield ""
+    at = name.find(".")
+    while at >= 0:
+        yield name[:at]
+        at = name.find(".", at + 1)
+
+
+def common_module(names: Sequence[str]) -> str:
+    """The innermost module that holds all of some parameters."""
+    short, long = min(names).split(".")[:-1], max(names).split(".")[:-1]
+    n = 0
+    while n < min(len(short), len(long)) and short[n] == long[n]:
+        n += 1
+    return ".".join(short[:n])
