@@ -20,6 +20,9 @@ from automap.transforms import Transform
 CLEAR_LOSS = 1.0
 
 
+#: A module with more parameters than this is no neighbourhood in which layers could have been joined.
+BESIDE = 200
+
 #: An entry for which less than this speaks at all is doubtful whatever the alternatives are.
 WEAK = 3.2
 
@@ -164,11 +167,13 @@ class Draft:
             (free_m, self.torch, free_t, around_m),
             (free_t, self.mindspore, free_m, around_t),
         ):
+            below = _by_module([p for p in listing if p.shape and p.name not in self.states])
             loose = {p.name for p in free}
             used: set[str] = set()
             for w in whole:
-                places = around(w)
-                near = [p for p in listing if _is_below(p.name, places) and p.shape and p.name not in self.states]
+                near = below.get(around(w), [])
+                if len(near) > BESIDE:
+                    continue
                 parts = _adding_up(w, [p for p in near if p.name in loose and p.name not in used])
                 if parts:
                     used.update(p.name for p in parts)
@@ -179,13 +184,17 @@ class Draft:
                     self.shared.update(p.name for p in _adding_up(w, near))
         # And what is matched although pieces that nobody claims would add up to it.
         for free, around, of in ((free_t, around_t, "m"), (free_m, around_m, "t")):
+            claimless: dict[str, list[Param]] = defaultdict(list)
+            for p in free:
+                claimless[around(p)].append(p)
             for pair in self.entries.values():
                 one: Param = getattr(pair, of)
-                if one.shape and _adding_up(one, [x for x in free if _is_below(one.name, around(x))]):
+                near = [p for m in modules_above(one.name) if m for p in claimless.get(m, ())]
+                if one.shape and len(near) <= BESIDE and _adding_up(one, near):
                     self.shared.add(one.name)
 
     def _around(self) -> tuple[Any, Any]:
-        """For a name of either side: the modules of the other side that its nearest matched neighbours are in."""
+        """For a name of either side: the module of the other side that its nearest matched neighbours are in."""
         to_m = {pair.t.name: pair.m.name for pair in self.entries.values()}
         to_t = {m: t for t, m in to_m.items()}
         sides = []
@@ -195,12 +204,12 @@ class Draft:
                 for module in modules_above(name):
                     below[module].append(name)
 
-            def around(p: Param, to: dict[str, str] = to, below: dict[str, list[str]] = below) -> set[str]:
+            def around(p: Param, to: dict[str, str] = to, below: dict[str, list[str]] = below) -> str:
                 for module in reversed(list(modules_above(p.name))):
                     near = below.get(module)
                     if near and module:
-                        return {common_module([split_leaf(to[n])[0] for n in near])}
-                return set()
+                        return common_module([split_leaf(to[n])[0] for n in near])
+                return ""
 
             sides.append(around)
         return sides[0], sides[1]
@@ -327,8 +336,14 @@ def _is_computed(p: Param) -> bool:
     return p.kind == "buffer" or (p.dtype or "").startswith(("int", "uint", "bool"))
 
 
-def _is_below(name: str, modules: set[str]) -> bool:
-    return any(name.startswith(f"{m}.") for m in modules)
+def _by_module(params: Sequence[Param]) -> dict[str, list[Param]]:
+    """The parameters below each module but the root, in order."""
+    below: dict[str, list[Param]] = defaultdict(list)
+    for p in params:
+        for module in modules_above(p.name):
+            if module:
+                below[module].append(p)
+    return below
 
 
 def _blocks_above(name: str) -> list[str]:
@@ -365,6 +380,8 @@ def _adding_up(whole: Param, pieces: Sequence[Param]) -> list[Param]:
 
 
 def _doubt_in_words(pair: _Pair) -> str:
+    if pair.found is not None and pair.found.doubt is not None and pair.found.doubt.alike:
+        return "the same choice is in doubt in the other repetitions of this block"
     if pair.instead is None:
         return "it could as well have no counterpart"
     even = pair.found is not None and pair.found.doubt is not None and pair.found.doubt.loss < 0.05

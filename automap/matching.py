@@ -54,6 +54,7 @@ NEAR = 6  # layers of the same shape to either side that are kept for their plac
 NEIGHBOURS = 8  # layers to either side that tell whether order is kept hereabouts
 CONFLICT = 0.2  # how much better words must be under another run's choice to put them at odds with this one
 AT_ODDS = 0.5  # what such a choice counts as losing
+NEARLY_ALL = 0.8  # of the repetitions of a block
 FREE = 0.35  # how much less a lead over an unclaimed layer counts: nothing else speaks against that one
 UNSHAPED = 0.6  # how much less any lead counts where shapes are unknown
 HOPELESS = 8.0  # a swap that loses more than this at once is not followed up
@@ -75,10 +76,14 @@ class Solution:
 
 @dataclass
 class Doubt:
-    """The best alternative to one pair: what it loses (0: nothing), and the right layer it would take (-1: none)."""
+    """The best alternative to one pair: what it loses (0: nothing), and the right layer it would take (-1: none).
+
+    ``alike``: the doubt is not about this pair but about nearly all that differ from it in numbers alone.
+    """
 
     loss: float
     instead: int
+    alike: bool = False
 
 
 @dataclass
@@ -462,7 +467,23 @@ class Matcher:
         for u, v in self._conflicts(chosen):
             if u not in out or out[u].loss > AT_ODDS:
                 out[u] = Doubt(AT_ODDS, v)
+        self._spread(out, chosen)
         return out
+
+    def _spread(self, doubts: dict[int, Doubt], chosen: Ints) -> None:
+        """What is in doubt in nearly all repetitions of a block is so in the others, where no alternative shows it."""
+        c = self.c
+        kinds: dict[Hashable, list[int]] = defaultdict(list)
+        for k in chosen.tolist():
+            u, v = int(c.left[k]), int(c.right[k])
+            kinds[_pattern(self.left[u].parts), _pattern(self.right[v].parts)].append(u)
+        for members in kinds.values():
+            losses = sorted(doubts[u].loss for u in members if u in doubts)
+            most = int(NEARLY_ALL * len(members))
+            if len(members) > 4 and len(losses) > most:
+                for u in members:
+                    if u not in doubts or doubts[u].loss > losses[most]:
+                        doubts[u] = Doubt(losses[most], -1, alike=True)
 
     def _conflicts(self, chosen: Ints) -> Iterator[tuple[int, int]]:
         """Where another run went by words and this choice goes against them: each left layer with its other partner.
