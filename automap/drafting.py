@@ -20,6 +20,9 @@ from automap.transforms import Transform
 CLEAR_LOSS = 1.0
 
 
+#: A tensor of a shape that more share is not said to be tied to one of them.
+FEW = 3
+
 #: A module with more parameters than this is no neighbourhood in which layers could have been joined.
 BESIDE = 200
 
@@ -254,7 +257,7 @@ class Draft:
             elif _is_computed(p):
                 yield Unmatched(p.name, "a table or mask that MindSpore computes")
             else:
-                alike = shapes[p.shape] if p.shape and len(p.shape) > 1 else []
+                alike = shapes[p.shape] if p.shape and len(p.shape) > 1 and len(shapes[p.shape]) <= FEW else []
                 twins = [t for t in alike if not _are_siblings(t, p.name)][:2]
                 hint = f"; it may be tied to {twins[0]}" if len(twins) == 1 else ""
                 yield Unmatched(p.name, f"no MindSpore parameter is left for it{hint}", review=True)
