@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
-from automap.graph import Param, Shape
+from automap.graph import Param, Shape, ancestors
 from automap.names import STATISTICS, TOP_LEVEL_SLOTS, slot_of, split_leaf, tokens
 
 
@@ -163,10 +163,7 @@ def _without_common_start(paths: list[tuple[str, ...]]) -> list[tuple[str, ...]]
 def modules_above(name: str) -> Iterator[str]:
     """The modules above a parameter, outermost first, the root (``""``) included."""
     yield ""
-    at = name.find(".")
-    while at >= 0:
-        yield name[:at]
-        at = name.find(".", at + 1)
+    yield from ancestors(name)
 
 
 def common_module(names: Sequence[str]) -> str:

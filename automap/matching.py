@@ -537,12 +537,8 @@ def increasing(values: list[int]) -> list[int]:
 
 
 def longest_increasing(left: Ints, right: Ints) -> int:
-    """How many pairs of a matching keep their order: the longest increasing subsequence, by patience sorting."""
-    tails: list[int] = []
-    for r in right[np.argsort(left, kind="stable")].tolist():
-        k = bisect_left(tails, r)
-        tails[k : k + 1] = [r]
-    return len(tails)
+    """How many pairs of a matching keep their order: the length of the longest increasing subsequence."""
+    return len(increasing(right[np.argsort(left, kind="stable")].tolist()))
 
 
 def _ranking(layers: list[Layer]) -> Ints:
