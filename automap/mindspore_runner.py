@@ -26,10 +26,10 @@ try:
 except ImportError:  # before MindSpore 2.9
     from mindspore.common.api import _pynative_executor
 
-from automap.dtypes import Array, widen
+from automap.dtypes import Array, dtype_name, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
-from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs
+from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Module, Visit, Watch
 
 #: Messages about an operation without a kernel on this device; the group names it.
 _LACKS = (
@@ -65,6 +65,34 @@ class Runner:
         floats = {str(p.dtype).lower() for p in self._parameters.values() if "float" in str(p.dtype).lower()}
         self._float = getattr(ms, next(iter(floats))) if len(floats) == 1 else None
         self.dtype = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in floats), "float32")
+        self._objects = {path: cell for path, cell in model.cells_and_names() if cell is not None}
+        self.modules = {
+            path: Module(
+                path, type(cell).__name__, tuple((a, p.name) for a, p in cell._params.items() if p is not None)
+            )
+            for path, cell in self._objects.items()
+        }
+
+    def object(self, path: str) -> ms.nn.Cell:
+        return self._objects[path]
+
+    def array(self, tensor: ms.Tensor) -> Array:
+        array: Array = tensor.asnumpy()
+        return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+    def tensor(self, array: Array) -> ms.Tensor:
+        return edge.parameter(array).value() if dtype_name(array) == "bfloat16" else ms.Tensor(array)
+
+    def tensors(self, nested: Any) -> list[ms.Tensor]:
+        return list(running.nested_tensors(nested, ms.Tensor))
+
+    def put(self, values: Mapping[str, Array]) -> None:
+        for name, array in values.items():
+            parameter = self._parameters[name]
+            parameter.set_data(edge.parameter(array).astype(parameter.dtype))
+
+    def value(self, name: str) -> Array:
+        return edge.array_of(self._parameters[name], name)
 
     def state(self) -> dict[str, Array]:
         return {name: edge.array_of(p, name) for name, p in self._parameters.items()}
@@ -77,8 +105,8 @@ class Runner:
                 self._parameters[name].set_data(edge.parameter(array))
             yield
 
-    def run(self, inputs: Inputs, forward: Forward | None = None) -> Any:
-        with _unchanged(self.model):
+    def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
+        with _unchanged(self.model) as precision, self._watched(watch, precision):
             self.model.set_train(False)
             call = forward or running.call
             try:
@@ -92,25 +120,55 @@ class Runner:
             except Exception as error:
                 raise _translated(error, inputs) from error
 
+    @contextmanager
+    def _watched(self, watch: Watch | None, precision: _Precision) -> Iterator[None]:
+        """Every call of every cell of this network goes through ``watch``; see the PyTorch runner's."""
+        if watch is None:
+            yield
+            return
+        known = {id(cell): self.modules[path] for path, cell in self._objects.items()}
+        call = ms.nn.Cell.__call__
+
+        def watched(cell: ms.nn.Cell, *args: Any, **kwargs: Any) -> Any:
+            found = known.get(id(cell))
+            if found is None:
+                return call(cell, *args, **kwargs)
+
+            def proceed(*args: Any, **kwargs: Any) -> Any:
+                level = len(precision.pushed)
+                try:
+                    return call(cell, *args, **kwargs)
+                except BaseException:
+                    precision.back_to(level)  # whoever watches may catch it, and run the cell again
+                    raise
+
+            return watch(Visit(found, cell, args, kwargs), proceed)
+
+        ms.nn.Cell.__call__ = watched
+        try:
+            yield
+        finally:
+            ms.nn.Cell.__call__ = call
+
     def _tensor(self, array: Array) -> ms.Tensor:
         tensor = ms.Tensor(np.ascontiguousarray(array))
         return tensor.astype(self._float) if self._float is not None and array.dtype.kind == "f" else tensor
 
 
 @contextmanager
-def _unchanged(model: ms.nn.Cell) -> Iterator[None]:
+def _unchanged(model: ms.nn.Cell) -> Iterator[_Precision]:
     """Weights, their names, flags, mode, jit switch and random state as they were, afterwards."""
     cells = [(cell, cell.training, cell.phase, cell.requires_grad) for _, cell in model.cells_and_names()]
     mode, jit = ms.get_context("mode"), os.environ.get("MS_JIT")
     generator, kernel_seeds = ms.get_rng_state(), dict(getattr(_ms_seed, "_KERNEL_SEED", {}))
-    with running.python_randomness_kept(), _weights_kept(model), _precision_kept():
+    with running.python_randomness_kept(), _weights_kept(model), _Precision() as precision:
         try:
             if mode != ms.PYNATIVE_MODE:
                 ms.set_context(mode=ms.PYNATIVE_MODE)
             os.environ["MS_JIT"] = "0"  # read at every call: a construct under @ms.jit runs as plain Python
             for cell, *_ in cells:
                 cell.requires_grad = False  # no graph for gradients
-            yield
+            yield precision
         finally:
             # Kernels that are still under way may fail too, which would come to light in the user's next call.
             with contextlib.suppress(Exception):
@@ -130,30 +188,36 @@ def _unchanged(model: ms.nn.Cell) -> Iterator[None]:
                 _ms_seed._KERNEL_SEED.update(kernel_seeds)
 
 
-@contextmanager
-def _precision_kept() -> Iterator[None]:
-    """The precision that operations are cast to as it was, afterwards.
+class _Precision:
+    """Keeps the precision that operations are cast to as it was.
 
     A cell under ``to_float`` pushes its precision before its construct and pops it after; when the construct raises,
     MindSpore forgets to pop it, and everything that the process runs from then on would be cast.
     """
-    pushed: list[Any] = []
-    change = _pynative_executor.set_mixed_precision_type
 
-    def watched(precision: Any, is_push: bool = True) -> None:
-        if is_push:
-            pushed.append(precision)
-        elif pushed:
-            pushed.pop()
-        change(precision, is_push)
+    def __init__(self) -> None:
+        self.pushed: list[Any] = []
+        self._change = _pynative_executor.set_mixed_precision_type
 
-    _pynative_executor.set_mixed_precision_type = watched
-    try:
-        yield
-    finally:
+    def __enter__(self) -> _Precision:
+        _pynative_executor.set_mixed_precision_type = self._watched
+        return self
+
+    def __exit__(self, *_: object) -> None:
         del _pynative_executor.set_mixed_precision_type
-        for precision in pushed:
-            change(precision, False)
+        self.back_to(0)
+
+    def _watched(self, precision: Any, is_push: bool = True) -> None:
+        if is_push:
+            self.pushed.append(precision)
+        elif self.pushed:
+            self.pushed.pop()
+        self._change(precision, is_push)
+
+    def back_to(self, level: int) -> None:
+        """Pop what was pushed above a level."""
+        while len(self.pushed) > level:
+            self._change(self.pushed.pop(), False)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,16 +28,66 @@ NOISE_BINS, NOISE_RANGE = 48, 6.0
 FRAMEWORK_NAMES: dict[Framework, str] = {"torch": "PyTorch", "mindspore": "MindSpore"}
 
 
+@dataclass(frozen=True)
+class Module:
+    """One module of a network, without the object itself.
+
+    Attributes:
+        path: its first attribute path; ``""`` is the network.
+        kind: its class name, such as ``Conv2d``.
+        own: attribute and listed name of each parameter and persistent buffer that it owns directly.
+    """
+
+    path: str
+    kind: str
+    own: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass
+class Visit:
+    """One call of a module in a run; ``args`` and ``kwargs`` are the framework's, as the caller gave them."""
+
+    module: Module
+    obj: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+#: What can stand around every call of every module of a network: ``watch(visit, proceed)`` returns what the caller
+#: gets. ``proceed(*args, **kwargs)`` runs the module; it may be called with other arguments, several times, or never.
+Watch = Callable[[Visit, Callable[..., Any]], Any]
+
+
 class Runner(Protocol):
     """Runs one network as often as needed and leaves it as it was.
 
     Attributes:
         framework: ``"torch"`` or ``"mindspore"``.
         dtype: the element type of the network's floating-point parameters, the coarsest of several.
+        modules: every module by its first path, in definition order.
     """
 
     framework: Framework
     dtype: str
+    modules: dict[str, Module]
+
+    def object(self, path: str) -> Any:
+        """The module at a path of :attr:`modules`."""
+
+    def array(self, tensor: Any) -> Array:
+        """A tensor's values, bfloat16 as float32. The memory may be the tensor's own: copy what is kept."""
+
+    def tensor(self, array: Array) -> Any:
+        """A tensor on the network's device, of the array's own element type."""
+
+    def tensors(self, nested: Any) -> list[Any]:
+        """Every tensor in arguments or outputs of any form, in order."""
+
+    def put(self, values: Mapping[str, Array]) -> None:
+        """Change parameters while the network runs; what surrounds the run puts them back."""
+
+    def value(self, name: str) -> Array:
+        """The present values of one parameter; the memory may be its own."""
 
     def state(self) -> dict[str, Array]:
         """A copy of every parameter (and, in PyTorch, persistent buffer), by name."""
@@ -48,11 +99,11 @@ class Runner(Protocol):
             ConversionError: ``state`` has a name that the network lacks, or another shape; all of them are named.
         """
 
-    def run(self, inputs: Inputs, forward: Forward | None = None) -> Any:
+    def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
         """One forward in inference mode; whatever it changes is put back.
 
         Integer and boolean inputs keep their type; floating-point inputs arrive in the type of the network's own
-        parameters, if they have but one.
+        parameters, if they have but one. ``watch`` stands around every call of every module.
 
         Returns:
             The outputs as nested tuples and dicts of arrays (bfloat16 as float32). None, and a thing that is no
@@ -84,6 +135,21 @@ def check_fit(state: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]],
             offenders.append(f"{name}: shape {array.shape}, {shapes[name]} in the {side} network")
     if offenders:
         raise ConversionError(f"the weights do not fit the {side} network: {'; '.join(offenders)}", offenders)
+
+
+def nested_tensors(value: Any, kind: type | tuple[type, ...]) -> Iterator[Any]:
+    """Every instance of ``kind`` in tuples, lists, mappings and dataclasses, in order."""
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, Mapping):
+        for v in value.values():
+            yield from nested_tensors(v, kind)
+    elif isinstance(value, (tuple, list)):
+        for v in value:
+            yield from nested_tensors(v, kind)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for f in dataclasses.fields(value):
+            yield from nested_tensors(getattr(value, f.name, None), kind)
 
 
 @contextmanager

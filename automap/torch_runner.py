@@ -5,6 +5,7 @@ It imports PyTorch, and is itself imported only where a PyTorch network has to r
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from automap import running, torch_edge
 from automap.dtypes import Array, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
-from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs
+from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Module, Visit, Watch
 
 #: Messages about something that this machine lacks; the group names it.
 _LACKS = (
@@ -42,6 +43,31 @@ class Runner:
         coarsest = self._float or max(floats, key=lambda d: torch.finfo(d).eps, default=torch.float32)
         self.dtype = str(coarsest).removeprefix("torch.")
         self._device = next((t.device for t in self._tensors.values()), torch.device("cpu"))
+        self._objects = dict(model.named_modules())
+        self.modules = {path: _module(path, m, self._tensors) for path, m in self._objects.items()}
+
+    def object(self, path: str) -> torch.nn.Module:
+        return self._objects[path]
+
+    def array(self, tensor: torch.Tensor) -> Array:
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+        array: Array = (plain.float() if plain.dtype == torch.bfloat16 else plain).numpy()
+        return array
+
+    def tensor(self, array: Array) -> torch.Tensor:
+        return torch_edge.parameter(array).to(self._device)
+
+    def tensors(self, nested: Any) -> list[torch.Tensor]:
+        return list(running.nested_tensors(nested, torch.Tensor))
+
+    def put(self, values: Mapping[str, Array]) -> None:
+        with torch.no_grad():
+            for name, array in values.items():
+                self._tensors[name].copy_(torch_edge.parameter(array))
+
+    def value(self, name: str) -> Array:
+        tensor = self._tensors[name]
+        return torch_edge.array_of(tensor, name) if tensor.dtype == torch.bfloat16 else self.array(tensor)
 
     def state(self) -> dict[str, Array]:
         return torch_edge.state_of(self.model)
@@ -55,8 +81,8 @@ class Runner:
                 self._tensors[name].copy_(torch_edge.parameter(array))
             yield
 
-    def run(self, inputs: Inputs, forward: Forward | None = None) -> Any:
-        with _unchanged(self.model), torch.no_grad():
+    def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
+        with _unchanged(self.model), torch.no_grad(), self._watched(watch):
             self.model.eval()
             call = forward or running.call
             try:
@@ -120,6 +146,31 @@ class Runner:
                 tensor.mul_(1 + torch.finfo(tensor.dtype).eps * noise(tensor))
             return self.run(inputs, forward)
 
+    @contextmanager
+    def _watched(self, watch: Watch | None) -> Iterator[None]:
+        """Every call of every module of this network goes through ``watch``.
+
+        The class is changed, not the modules: so keyword arguments, shared modules and those without hooks all come
+        by, and nothing is left behind on the network.
+        """
+        if watch is None:
+            yield
+            return
+        known = {id(m): self.modules[path] for path, m in self._objects.items()}
+        call = torch.nn.Module.__call__
+
+        def watched(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            found = known.get(id(module))
+            if found is None:
+                return call(module, *args, **kwargs)
+            return watch(Visit(found, module, args, kwargs), functools.partial(call, module))
+
+        torch.nn.Module.__call__ = watched
+        try:
+            yield
+        finally:
+            torch.nn.Module.__call__ = call
+
     def _tensor(self, array: Array) -> torch.Tensor:
         tensor = torch_edge.parameter(array).to(self._device)
         return tensor.to(self._float) if self._float is not None and tensor.is_floating_point() else tensor
@@ -163,6 +214,12 @@ def _unchanged(model: torch.nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for tensor, value in values:
                     tensor.copy_(value)
+
+
+def _module(path: str, module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> Module:
+    prefix = f"{path}." if path else ""
+    names = [*module._parameters, *module._buffers]
+    return Module(path, type(module).__name__, tuple((n, prefix + n) for n in names if prefix + n in tensors))
 
 
 def _output(value: Any) -> Array | None:

@@ -352,3 +352,77 @@ def test_the_error_of_kernels_is_measured_where_it_is():
     error = np.abs(ms.ops.tanh(ms.Tensor(x)).asnumpy() - np.tanh(x.astype(np.float64)))
     bins = ((x / NOISE_RANGE + 1) / 2 * NOISE_BINS).astype(int)
     assert (error <= 1.5 * measured.get("tanh", np.zeros(NOISE_BINS))[bins] + 4 * eps).all()
+
+
+# ------------------------------------------------------------------------------------------------------------ watching
+
+
+def _watching_pair() -> tuple[Any, Any]:
+    import mindspore as ms
+    import torch
+
+    class T(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(3, 3)
+            self.act = torch.nn.ReLU()
+            self.token = torch.nn.Parameter(torch.zeros(3))
+
+        def forward(self, x: Any, *, scale: float = 1.0) -> Any:
+            return self.fc(self.act(self.fc(x))) * scale + self.token
+
+    class M(ms.nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = ms.nn.Dense(3, 3)
+            self.act = ms.nn.ReLU()
+            self.token = ms.Parameter(ms.Tensor(np.zeros(3, np.float32)), name="token")
+
+        @ms.jit
+        def construct(self, x: Any, *, scale: float = 1.0) -> Any:
+            return self.fc(self.act(self.fc(x))) * scale + self.token
+
+    return T(), M()
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_watch_sees_every_call_of_every_module_and_may_change_what_it_gets(side: int) -> None:
+    runner = (torch_runner, ms_runner)[side](_watching_pair()[side])
+    x = np.ones((2, 3), np.float32)
+    seen = []
+
+    def watch(visit: Any, proceed: Any) -> Any:
+        seen.append((visit.module.path, visit.module.kind, sorted(visit.kwargs)))
+        out = proceed(*visit.args, **visit.kwargs)
+        return runner.tensor(np.full((2, 3), 7, np.float32)) if visit.module.path == "" else out
+
+    out = runner.run({"x": x}, watch=watch)
+    kind = runner.modules["fc"].kind
+    assert [s[:2] for s in seen] == [("", type(runner.model).__name__), ("fc", kind), ("act", "ReLU"), ("fc", kind)]
+    assert seen[0][2] == ["x"]
+    assert (out == 7).all()
+    assert runner.modules[""].own == (("token", "token"),)
+    assert [name for _, name in runner.modules["fc"].own] == ["fc.weight", "fc.bias"]
+    seen.clear()
+    runner.run([x])
+    assert not seen  # nothing is left behind
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_watch_may_run_a_module_again_with_other_weights_which_are_put_back(side: int) -> None:
+    runner = (torch_runner, ms_runner)[side](_watching_pair()[side])
+    before = runner.state()
+    outs = []
+
+    def watch(visit: Any, proceed: Any) -> Any:
+        if visit.module.path != "fc":
+            return proceed(*visit.args, **visit.kwargs)
+        for k in range(3):
+            runner.put({"fc.weight": np.full((3, 3), k, np.float32), "fc.bias": np.zeros(3, np.float32)})
+            outs.append(runner.array(proceed(*visit.args, **visit.kwargs)).copy())
+        assert (runner.value("fc.weight") == 2).all()
+        return visit.args[0]
+
+    runner.run([np.ones((1, 3), np.float32)], watch=watch)
+    assert [float(o[0, 0]) for o in outs[:3]] == [0, 3, 6]
+    assert all((before[name] == array).all() for name, array in runner.state().items())
