@@ -94,13 +94,21 @@ class Runner:
             except Exception as error:
                 raise _translated(error, inputs) from error
 
-    def settle(self, inputs: Inputs, forward: Forward | None = None) -> None:
+    def first_names(self) -> dict[str, torch.Tensor]:
+        """Every parameter and persistent buffer; a tied one by the first of its names."""
+        seen: set[int] = set()
+        return {n: t for n, t in self._tensors.items() if not (id(t) in seen or seen.add(id(t)))}  # type: ignore[func-returns-value]
+
+    def settle(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
         """Scale the running statistics of each norm to the size of what these inputs bring to it.
 
         Statistics that do not fit let the signal of a deep network grow or fade, layer by layer, until its output
         hides what most parameters do. One factor for each layer is enough, and keeps the channels as different as
         they are. Fitting mean and variance of every channel would make rounding errors grow instead. Call it inside
         :meth:`holding`, which puts the network's own statistics back.
+
+        Returns:
+            The outputs with the scaled statistics.
         """
         found: dict[torch.nn.Module, torch.Tensor] = {}
 
@@ -119,13 +127,13 @@ class Runner:
             if isinstance(module, torch.nn.modules.batchnorm._NormBase) and module.running_mean is not None
         ]
         try:
-            if hooks:
-                self.run(inputs, forward)
+            out = self.run(inputs, forward, watch)
         finally:
             for hook in hooks:
                 hook.remove()
         for module in found:
             scale(module)
+        return out
 
     def run_with_noise(
         self, inputs: Inputs, seed: int, kernel_noise: Mapping[str, Array], forward: Forward | None = None

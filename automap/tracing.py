@@ -1,0 +1,147 @@
+"""Traces: what each module of a network saw and gave in one run, as fingerprints, with no tensor kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from automap.dtypes import Array
+from automap.running import Module
+
+#: Elements that are looked at together: they and what is computed from them stay in the cache of a core.
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Statistics of a tensor's values that do not depend on their order: another layout has the same ones.
+
+    Attributes:
+        size: how many elements there are.
+        stats: mean, mean absolute value, root mean square, mean cube, least and greatest value; of finite elements.
+        whole: whether these are whole numbers or truth values.
+    """
+
+    size: int
+    stats: tuple[float, float, float, float, float, float]
+    whole: bool = False
+
+    @property
+    def flat(self) -> bool:
+        """Whether it says nothing: no element, or the same value throughout."""
+        return self.size < 2 or self.stats[4] == self.stats[5]
+
+
+def fingerprint(array: Array) -> Fingerprint:
+    """The fingerprint of an array of numbers of any shape; complex numbers count as pairs."""
+    whole = array.dtype.kind in "iub"
+    if array.dtype.kind == "c":
+        array = np.ascontiguousarray(array).view(array.real.dtype)
+    # The order of elements is of no consequence, so the one in memory will do.
+    flat = array.ravel(order="K")
+    size, total = flat.size, np.zeros(4)
+    low, high = math.inf, -math.inf
+    for start in range(0, size, _CHUNK):
+        x = flat[start : start + _CHUNK]
+        x = x.astype(np.float64) if whole else np.ascontiguousarray(x, dtype=np.result_type(x.dtype, np.float32))
+        square = x * x
+        energy = float(square.sum())
+        if not math.isfinite(energy):
+            x = x[np.isfinite(x)].astype(np.float64)
+            square = x * x
+            energy = float(square.sum())
+            if not x.size:
+                continue
+        total += (float(x.sum()), float(np.abs(x).sum()), energy, float(np.dot(square, x)))
+        low, high = min(low, float(x.min())), max(high, float(x.max()))
+    if low > high:  # nothing in it
+        return Fingerprint(size, (0.0,) * 6, whole)
+    mean, absolute, square_mean, cube = (total / size).tolist()
+    return Fingerprint(size, (mean, absolute, math.sqrt(square_mean), cube, low, high), whole)
+
+
+def distance(a: Fingerprint, b: Fingerprint) -> float:
+    """How far apart two tensors are at least, relative to their scale; infinite for tensors of other sizes."""
+    if a.size != b.size:
+        return math.inf
+    scale = max(a.stats[2], b.stats[2])
+    if scale == 0 or a.stats == b.stats:
+        return 0.0
+    units = (scale, scale, scale, 3 * scale**3, scale, scale)
+    return max(abs(x - y) / u for x, y, u in zip(a.stats, b.stats, units, strict=True))
+
+
+def apart(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> float:
+    """How far apart the arguments of two calls are: the greatest distance of one to its nearest on the other side.
+
+    The side with fewer tensors decides what is compared: ports pass further masks and states around. What is the same
+    number throughout (a mask that masks nothing) says nothing. Infinite where nothing can be compared.
+    """
+    a, b = ([f for f in x if not f.flat] for x in (a, b))
+    if not a or not b:
+        return math.inf
+    few, many = (a, b) if len(a) <= len(b) else (b, a)
+    # Whole numbers are positions and masks more often than signals; signals decide where both have some.
+    signals = [f for f in few if not f.whole]
+    return max(min(distance(f, g) for g in many) for f in signals or few)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a module that owns parameters.
+
+    Attributes:
+        path: the module's.
+        inputs, outputs: of every tensor in its arguments and in what it gave.
+        seen: the parameters that its arguments depend on, as bits by position in ``Trace.names``.
+        given: the same for what it gave.
+    """
+
+    path: str
+    inputs: tuple[Fingerprint, ...]
+    outputs: tuple[Fingerprint, ...]
+    seen: int = 0
+    given: int = 0
+
+
+@dataclass(frozen=True)
+class Trace:
+    """One run of a PyTorch network on certain weights and inputs.
+
+    Attributes:
+        names: the parameters and persistent buffers; of tied ones the first name.
+        modules: those that own some of them, by path.
+        calls: of these modules, in the order in which they were entered.
+        outputs: fingerprints of what the network gave.
+        given: the parameters that this depends on, as bits by position in ``names``.
+    """
+
+    names: tuple[str, ...]
+    modules: dict[str, Module]
+    calls: tuple[Call, ...]
+    outputs: tuple[Fingerprint, ...] = ()
+    given: int = 0
+
+    @cached_property
+    def calls_of(self) -> dict[str, list[int]]:
+        """The positions of each module's calls."""
+        found: dict[str, list[int]] = {}
+        for k, call in enumerate(self.calls):
+            found.setdefault(call.path, []).append(k)
+        return found
+
+    def bits(self, names: Sequence[str]) -> int:
+        """Parameters as bits."""
+        return sum(1 << self._places[name] for name in set(names) if name in self._places)
+
+    def of_bits(self, bits: int) -> Iterator[str]:
+        """The parameters whose bits are set, in order."""
+        return (name for i, name in enumerate(self.names) if bits >> i & 1)
+
+    @cached_property
+    def _places(self) -> dict[str, int]:
+        return {name: i for i, name in enumerate(self.names)}
