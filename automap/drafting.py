@@ -143,7 +143,7 @@ class Draft:
     def _transforms(self) -> None:
         """What the shapes say happens to each array; whether a square matrix is transposed, from its siblings."""
         for pair in self.entries.values():
-            pair.transform = _reaching(pair.t, pair.m)
+            pair.transform = reaching(pair.t, pair.m)
         votes: dict[str, set[bool]] = defaultdict(set)
         for pair in self.entries.values():
             if _is_matrix(pair.t) and not _is_square(pair.t):
@@ -291,16 +291,16 @@ def _slots(a: Layer, b: Layer) -> Iterator[tuple[str, Param, Param]]:
         q = b.slots.get(slot)
         if q is None and slot == a.main[0] and b.main[0] not in a.slots:
             q = b.main[1]
-        if q is not None and _can_reach(p, q):
+        if q is not None and can_reach(p, q):
             yield slot, p, q
 
 
-def _can_reach(p: Param, q: Param) -> bool:
+def can_reach(p: Param, q: Param) -> bool:
     a, b = core(p.shape), core(q.shape)
     return a is None or b is None or a == b or (len(a) == 2 and a == b[::-1])
 
 
-def _reaching(p: Param, q: Param) -> tuple[Transform, ...]:
+def reaching(p: Param, q: Param) -> tuple[Transform, ...]:
     """The operations that turn an array of the first shape into one of the second, nothing where they are equal."""
     if p.shape is None or q.shape is None or p.shape == q.shape:
         return ()

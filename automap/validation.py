@@ -157,7 +157,7 @@ def validate(
         ConversionError: weights that the mapping cannot convert.
     """
     probe = open_inputs(inputs)
-    run = _Run(
+    run = Run(
         _read_mapping(mapping),
         sources.open_source(torch, "torch", torch_args),
         sources.open_source(mindspore, "mindspore", ms_args),
@@ -177,7 +177,7 @@ def validate(
         )
 
 
-class _Run:
+class Run:
     """One validation: the two runners, and what was assumed on the way."""
 
     def __init__(
@@ -209,7 +209,7 @@ class _Run:
         self.demanded -= torch_forward is not None  # the model itself
 
     def validate(self, probe: Probe | None, weights: Any) -> Validation:
-        given = None if weights is None else self._given_weights(weights)
+        given = None if weights is None else self.given_weights(weights)
         if probe is not None:
             return self._attempt(probe, given)
         refused: InputError | None = None
@@ -234,18 +234,18 @@ class _Run:
                 self.torch.settle(drawn[0], self.torch_forward)
             state = self.torch.state()
             expected = [self.torch.run(x, self.torch_forward) for x in drawn]
-            spread = self._spread(drawn, expected) if self.rtol is None else {}
-        made = self._converted(state)
+            spread = self.spread(drawn, expected) if self.rtol is None else {}
+        made = self.converted(state)
         with self.mindspore.holding(made):
-            answers = [self._answer(x) for x in drawn]
+            answers = [self.answer(x) for x in drawn]
         left_out = tuple(p.name for p in self.target if p.kind != "optimizer" and p.name not in made)
-        outputs = tuple(self._compared(expected, answers, spread))
+        outputs = tuple(self.compared(expected, answers, spread))
         passed, verdict, code = self._verdict(outputs, expected, left_out)
         return Validation(
             passed, verdict, code, outputs, tuple(self.assumptions), left_out, probe.describe(), self.seed
         )
 
-    def _given_weights(self, weights: Any) -> dict[str, Array]:
+    def given_weights(self, weights: Any) -> dict[str, Array]:
         """The user's weights, checked against the network: what it lacks is told, what they lack is an error."""
         read = sources.open_source(weights, "torch").read()
         ours, theirs = (sources.wrapper_prefix(names) for names in ((p.name for p in self.listing), read))
@@ -263,7 +263,7 @@ class _Run:
             self.assumptions.append(f"the weights have {_some(further)} beside the network; not used")
         return {name: array for name, array in read.items() if name in known}
 
-    def _converted(self, state: dict[str, Array]) -> dict[str, Array]:
+    def converted(self, state: dict[str, Array]) -> dict[str, Array]:
         """What MindSpore gets. PyTorch parameters without a home are left out: the outputs tell whether they matter."""
         homeless = {u.name for u in self.mapping.unmatched_torch}
         mapped = set(self.mapping.names("torch")) - homeless
@@ -285,13 +285,13 @@ class _Run:
         )
         return made
 
-    def _answer(self, inputs: Inputs) -> Any:
+    def answer(self, inputs: Inputs) -> Any:
         try:
             return self.mindspore.run(inputs, self.ms_forward)
         except InputError as error:
             raise InputError(f"{error} (PyTorch takes them)", error.text) from error
 
-    def _spread(self, drawn: list[Inputs], expected: list[Any]) -> dict[str, float]:
+    def spread(self, drawn: list[Inputs], expected: list[Any]) -> dict[str, float]:
         """How far rounding, and the error of this machine's kernels, move each output of this network."""
         spread: dict[str, float] = {}
         for k, (inputs, outputs) in enumerate(zip(drawn, expected, strict=True)):
@@ -306,7 +306,7 @@ class _Run:
                     spread[where] = max(spread.get(where, 0.0), comparison.scale_of(moved))
         return spread
 
-    def _compared(self, expected: list[Any], answers: list[Any], spread: dict[str, float]) -> Iterator[Comparison]:
+    def compared(self, expected: list[Any], answers: list[Any], spread: dict[str, float]) -> Iterator[Comparison]:
         dtypes = [self.torch.dtype, self.mindspore.dtype]
         for k, (outputs, answer) in enumerate(zip(expected, answers, strict=True)):
             pairing = comparison.pair(outputs, answer)
@@ -341,13 +341,13 @@ class _Run:
             words = f"{len(failed)} of {len(outputs)} comparison(s) failed: {worst.words}"
             blame = "the mapping is wrong, or the networks differ; the outputs alone do not tell which"
             return False, f"{words}. Either {blame}{rest}.", 1
-        if nothing := self._proves_nothing(outputs, expected):
+        if nothing := self.proves_nothing(outputs, expected):
             return False, f"The outputs agree, but that proves nothing: {nothing}{rest}.", 1
         greatest = max(c.to_scale for c in outputs)
         runs = "1 run" if len(expected) == 1 else f"{len(expected)} runs on different inputs"
         return True, f"The outputs agree in {runs}: off by at most {greatest:.2g} of their scale{rest}.", 0
 
-    def _proves_nothing(self, outputs: tuple[Comparison, ...], expected: list[Any]) -> str:
+    def proves_nothing(self, outputs: tuple[Comparison, ...], expected: list[Any]) -> str:
         """Why agreement would mean nothing, or ``""``."""
         if not any(c.total for c in outputs):
             return "the networks return no numbers"

@@ -1,0 +1,636 @@
+"""Identification: which PyTorch module each MindSpore cell is, told by what it sees while the network runs.
+
+PyTorch has run, and left a trace. MindSpore runs now, and before each cell that owns parameters is computed, the
+PyTorch modules that can be its counterpart are those of a compatible signature that saw the same input. The cell gets
+the weights of one of them and is computed, so that the next cell sees what PyTorch's next module saw.
+
+Several modules may have seen the same input (queries, keys and values; parallel branches; experts). Then one is
+chosen, and what follows confirms the choice or takes it back: where a later cell sees what no PyTorch module saw, the
+innermost cell that encloses the last open choice is computed again with the next alternative. A choice is closed as
+soon as a cell sees a value that depends on all the modules among which was chosen.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from automap import transforms
+from automap.drafting import can_reach, reaching
+from automap.dtypes import Array
+from automap.graph import Listing, Param
+from automap.layers import core
+from automap.names import SLOTS
+from automap.running import Forward, Inputs, Module, Runner, Visit
+from automap.tracing import Call, Fingerprint, Trace, apart, distance, fingerprint
+from automap.transforms import Transform
+
+#: A cell whose input is further than this from every module's sees something that PyTorch does not have.
+LOOSE = 0.05
+#: Alternatives that are tried before the first one stands.
+MOST_TRIES = 60
+#: Arrangements of equally shaped parameters of one module that are looked at.
+MOST_ARRANGEMENTS = 6
+
+#: One parameter's way: PyTorch's parameter, MindSpore's, and what happens to the array.
+Way = tuple[Param, Param, tuple[Transform, ...]]
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way to give a cell its weights: from the PyTorch module at ``path``."""
+
+    path: str
+    ways: tuple[Way, ...]
+
+
+@dataclass
+class Seen:
+    """What was found out about one cell.
+
+    Attributes:
+        option: what it got its weights from.
+        call: the call of PyTorch's module that it was compared to, or -1.
+        before, after: how far its input and its output are from that module's; infinite where they cannot be compared.
+        fed: whether it was given PyTorch's input in place of its own.
+    """
+
+    option: Option
+    call: int = -1
+    before: float = math.inf
+    after: float = math.inf
+    fed: bool = False
+
+
+@dataclass
+class Identified:
+    """What came of it.
+
+    Attributes:
+        seen: by the path of the cell.
+        confirmed: PyTorch's parameters that a value depends on which some later cell saw as PyTorch's module did.
+        apart: the cells, in order, whose input agrees with no module's.
+        tries: how many alternatives were run.
+        outputs: what the network gave, as the runner returns it.
+    """
+
+    seen: dict[str, Seen] = field(default_factory=dict)
+    confirmed: frozenset[str] = frozenset()
+    apart: tuple[str, ...] = ()
+    tries: int = 0
+    outputs: Any = None
+
+
+class _Disagreement(BaseException):
+    """A cell sees what no PyTorch module saw, and a choice made before it can still be taken back.
+
+    No Exception: neither the network's own code nor a runner is to take it for an error.
+    """
+
+
+@dataclass
+class _Choice:
+    cell: str
+    options: list[Option]
+    trail: int  # how many cells had their weights before
+    among: int  # the parameters of all modules among which was chosen, as bits
+    at: int = 0
+    closed: bool = False
+
+    @property
+    def open(self) -> bool:
+        return not self.closed and self.at + 1 < len(self.options)
+
+
+@dataclass
+class _Best:
+    """The furthest that any alternative got."""
+
+    score: tuple[int, float]
+    options: dict[str, Option]
+    where: tuple[str, int]
+
+
+class Identifier:
+    """One search: it stands around every call of every cell (a :data:`automap.running.Watch`), and changes weights.
+
+    Args:
+        trace: of the PyTorch network.
+        tolerance: for each call of the trace, how far apart fingerprints may be that are the same.
+        runner: of the MindSpore network, which is about to run.
+        listings: of both networks.
+        value: the present values of a PyTorch parameter.
+        rank: how much speaks for a module and a cell without running them, 0 to 1.
+        feed: PyTorch's own inputs and outputs of a call. With it, a cell that sees what PyTorch does not have is given
+            what its counterpart saw, so that what follows can be told again.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        tolerance: Sequence[float],
+        runner: Runner,
+        listings: tuple[Listing, Listing],
+        value: Callable[[str], Array],
+        rank: Callable[[Module, Module], float],
+        feed: Callable[[int], tuple[list[Array], list[Array]]] | None = None,
+    ) -> None:
+        self.trace, self.tolerance, self.runner, self.value, self.rank, self.feed = (
+            trace, tolerance, runner, value, rank, feed,
+        )  # fmt: skip
+        self.torch, self.mindspore = listings
+        self.found = Identified()
+        self._by_size: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for k, call in enumerate(trace.calls):
+            for size in {f.size for f in call.inputs if not f.flat} or {0}:
+                self._by_size[size,].append(k)
+        self._values: dict[int, list[tuple[Fingerprint, float]]] = defaultdict(list)
+        for call, allowed in zip(trace.calls, tolerance, strict=True):
+            for f in (*call.inputs, *call.outputs):
+                self._values[f.size].append((f, allowed))
+        own = [path for path, m in runner.modules.items() if m.own]
+        self._inner = {path for path in own if any(o.startswith(f"{path}.") if path else o for o in own if o != path)}
+        self._options: dict[tuple[str, str], list[Option]] = {}
+        self._used: Counter[str] = Counter()
+        self._trail: list[str] = []
+        self._stack: list[_Choice] = []
+        self._log: list[tuple[str, bool]] = []
+        self._count: Counter[str] = Counter()
+        self._accepted: set[tuple[str, int]] = set()
+        self._replay: dict[str, Option] = {}
+        self._best: _Best | None = None
+        self._tried = 0
+        self._confirmed = 0
+        self._forced = 0  # parameters whose effect was replaced by what PyTorch computed
+        self._apart: dict[str, None] = {}
+        self._patterns: Counter[tuple[str, str]] = Counter()
+        self._instead: list[tuple[Fingerprint, Array]] = []
+
+    # ----------------------------------------------------------------------------------------------------- the search
+
+    def __call__(self, visit: Visit, proceed: Callable[..., Any]) -> Any:
+        frame, mark = len(self._stack), len(self._log)
+        while True:
+            try:
+                if visit.module.own:
+                    return self._cell(visit, proceed)
+                out = proceed(*visit.args, **visit.kwargs)
+                if not visit.module.path:
+                    self._end(out)
+                return out
+            except _Disagreement:
+                if not self._next(frame):
+                    raise
+                for path, _ in self._log[mark:]:
+                    self._count[path] -= 1
+                del self._log[mark:]
+
+    def run(self, inputs: Inputs, forward: Forward | None = None) -> Identified:
+        """Run the network and search; every parameter is put back afterwards.
+
+        Raises:
+            InputError, NotRunnableError: as :meth:`automap.running.Runner.run` does.
+        """
+        while True:
+            try:
+                self.found.outputs = self.runner.run(inputs, forward, watch=self)
+                break
+            except _Disagreement:  # only where the forward is the user's own, and calls parts of the network
+                self._next(0)
+                self._count.clear()
+                self._log.clear()
+        self.found.confirmed = frozenset(self.trace.of_bits(self._confirmed))
+        self.found.apart = tuple(self._apart)
+        return self.found
+
+    def _next(self, frame: int) -> bool:
+        """Take back the last open choice made inside the present call, and take its next alternative."""
+        while len(self._stack) > frame:
+            choice = self._stack[-1]
+            self._forget(choice.trail)
+            if choice.open and self._tried < MOST_TRIES:
+                self._tried += 1
+                self.found.tries += 1
+                choice.at += 1
+                self._give(choice.cell, choice.options[choice.at])
+                return True
+            self._stack.pop()
+        if self._tried < MOST_TRIES and any(c.open for c in self._stack):
+            return False
+        # Nothing helped: the furthest one stands, and from here on nothing that was chosen is asked again.
+        best, self._best = self._best, None
+        self._tried = 0
+        for choice in self._stack:
+            choice.closed = True
+        if best is not None:
+            self._replay.update(best.options)
+            self._accepted.add(best.where)
+        return True
+
+    def _disagree(self, cell: str, d: float) -> None:
+        """What a cell sees agrees with nothing. Returns where that has to be lived with."""
+        where = (cell, self._count[cell])
+        if where in self._accepted:
+            return
+        if not any(c.open for c in self._stack):
+            self._accepted.add(where)
+            return
+        score = (sum(agreed for _, agreed in self._log), -min(d, 1e9))
+        if self._best is None or score > self._best.score:
+            self._best = _Best(score, {c.cell: c.options[c.at] for c in self._stack}, where)
+        raise _Disagreement
+
+    def _give(self, cell: str, option: Option, call: int = -1) -> None:
+        self._put(option)
+        self._trail.append(cell)
+        self._used[option.path] += 1
+        self.found.seen[cell] = Seen(option, call)
+
+    def _put(self, option: Option) -> None:
+        values = {}
+        for t, m, chain in option.ways:
+            (values[m.name],) = transforms.apply(chain, [self.value(t.name)])
+        self.runner.put(values)
+
+    def _forget(self, trail: int) -> None:
+        for cell in self._trail[trail:]:
+            self._used[self.found.seen.pop(cell).option.path] -= 1
+            self._apart.pop(cell, None)
+        del self._trail[trail:]
+
+    def _confirm(self, bits: int) -> None:
+        bits &= ~self._forced
+        self._confirmed |= bits
+        for choice in self._stack:
+            if not choice.closed and not choice.among & ~bits:
+                choice.closed = True
+                chosen = choice.options[choice.at]
+                self._patterns[_pattern(chosen.path), _pattern(choice.cell)] += 1
+
+    # -------------------------------------------------------------------------------------------------------- one cell
+
+    def _cell(self, visit: Visit, proceed: Callable[..., Any]) -> Any:
+        cell = visit.module.path
+        args, kwargs = visit.args, visit.kwargs
+        tensors = self.runner.tensors((args, kwargs))
+        prints = [fingerprint(self.runner.array(t)) for t in tensors]
+        if self._instead and (known := self._known_replacements(tensors, prints)):
+            args, kwargs = _replaced(args, known, self.runner), _replaced(kwargs, known, self.runner)
+            tensors = self.runner.tensors((args, kwargs))
+            prints = [fingerprint(self.runner.array(t)) for t in tensors]
+        new = cell not in self.found.seen
+        call, d = self._settled(cell, prints) if not new else self._chosen(visit.module, prints)
+        agreed = call >= 0 and d <= self.tolerance[call]
+        self._log.append((cell, agreed))
+        self._count[cell] += 1
+        seen = self.found.seen.get(cell)
+        if seen is None:  # nothing in PyTorch is like it
+            return proceed(*args, **kwargs)
+        fed = False
+        if agreed:
+            self._confirm(self.trace.calls[call].seen)
+        elif call >= 0 and self.feed is not None and d > self.tolerance[call]:
+            args, kwargs, fed = self._fed(call, args, kwargs, tensors, prints)
+        if new or call >= 0:
+            seen.call, seen.before, seen.fed = call, d, seen.fed or fed
+        out = proceed(*args, **kwargs)
+        if call < 0 or cell in self._inner:
+            return out
+        return self._computed(visit, cell, seen, out, new and (agreed or fed), proceed, args, kwargs)
+
+    def _settled(self, cell: str, prints: list[Fingerprint]) -> tuple[int, float]:
+        """The call of its counterpart that a cell with weights is in, and how far its input is from that call's."""
+        path = self.found.seen[cell].option.path
+        calls = self.trace.calls_of.get(path, [])
+        call, d = min(((k, apart(prints, self.trace.calls[k].inputs)) for k in calls), key=_second, default=(-1, 0.0))
+        if call >= 0 and self.tolerance[call] < d < math.inf:
+            self._apart[cell] = None
+            self._disagree(cell, d)
+        return call, d
+
+    def _chosen(self, module: Module, prints: list[Fingerprint]) -> tuple[int, float]:
+        """Give a cell the weights of the module that saw the same, and say which call that was in, and how near."""
+        cell = module.path
+        near = self._near(module, prints)
+        same = [(k, d) for k, d in near if d <= self.tolerance[k]]
+        if same:
+            among = same
+        else:
+            lone = not any(not f.flat for f in prints)
+            if not lone and not self._is_known(prints):
+                self._apart[cell] = None
+                self._disagree(cell, near[0][1] if near else math.inf)
+            among = [(k, d) for k, d in near if d <= min(LOOSE, 3 * near[0][1])] or self._expected(module, lone)
+        if not among:
+            return -1, math.inf
+        calls = {self.trace.calls[k].path: (k, d) for k, d in reversed(among)}
+        options = [o for path in self._ranked(module, calls) for o in self._ways(path, module)]
+        if cell in self._replay and self._replay[cell] in options:
+            options.remove(self._replay[cell])
+            options.insert(0, self._replay[cell])
+        chosen = options[0]
+        call, d = calls[chosen.path]
+        trail = len(self._trail)
+        self._give(cell, chosen, call)
+        if len(options) > 1 and same:
+            bits = 0
+            for path in calls:
+                bits |= self.trace.bits([name for _, name in self.trace.modules[path].own])
+            # Only what has an effect at all can be waited for.
+            # What was given up before is not asked again.
+            given_up = cell in self._replay
+            self._stack.append(_Choice(cell, options, trail, bits & self.trace.given, closed=given_up))
+        return call, d
+
+    def _near(self, module: Module, prints: list[Fingerprint]) -> list[tuple[int, float]]:
+        """The calls of free modules that a cell can be, whose input is comparable to its own, the nearest first."""
+        found = []
+        sizes = {f.size for f in prints if not f.flat}
+        for k in sorted({k for size in sizes for k in self._by_size[size,]}):
+            call = self.trace.calls[k]
+            if not self._used[call.path]:
+                d = apart(prints, call.inputs)
+                if d < math.inf and self._ways(call.path, module):
+                    found.append((k, d))
+        return sorted(found, key=_second)
+
+    def _is_known(self, prints: list[Fingerprint]) -> bool:
+        """Whether PyTorch's modules see or give the same value somewhere, if not at a module that the cell can be."""
+        signals = [f for f in prints if not f.flat and not f.whole] or [f for f in prints if not f.flat]
+        return any(distance(f, g) <= allowed for f in signals for g, allowed in self._values[f.size])
+
+    def _expected(self, module: Module, lone: bool) -> list[tuple[int, float]]:
+        """Where nothing is seen that tells: what speaks most for without running, else the next one in execution."""
+        last = max((s.call for s in self.found.seen.values()), default=-1)
+        best: tuple[tuple[float, bool, int], int] | None = None
+        for path, calls in self.trace.calls_of.items():
+            if self._used[path] or not self._ways(path, module):
+                continue
+            k = calls[0]
+            if lone and any(not f.flat for f in self.trace.calls[k].inputs):
+                continue
+            score = (self.rank(self.trace.modules[path], module), k > last, -abs(k - last))
+            if best is None or score > best[0]:
+                best = score, k
+        return [] if best is None else [(best[1], 0.0 if lone else math.inf)]
+
+    def _ranked(self, module: Module, calls: dict[str, tuple[int, float]]) -> list[str]:
+        """Modules that saw the same, the likeliest first: as in other repetitions, as without running, in order."""
+
+        def key(path: str) -> tuple[float, ...]:
+            same = self._patterns[_pattern(path), _pattern(module.path)]
+            exact = len(self._ways(path, module)[0].ways) / max(1, len(self.trace.modules[path].own), len(module.own))
+            return (-same, -self.rank(self.trace.modules[path], module), -exact, calls[path][0])
+
+        return sorted(calls, key=key)
+
+    def _ways(self, path: str, module: Module) -> list[Option]:
+        key = (path, module.path)
+        if key not in self._options:
+            ours = [(attribute, self.torch.by_name[name]) for attribute, name in self.trace.modules[path].own]
+            theirs = [
+                (attribute, self.mindspore.by_name[name])
+                for attribute, name in module.own
+                if name in self.mindspore.by_name
+            ]
+            self._options[key] = [Option(path, ways) for ways in arrangements(ours, theirs)]
+        return self._options[key]
+
+    # ------------------------------------------------------------------------------------------- outputs, and feeding
+
+    def _computed(
+        self,
+        visit: Visit,
+        cell: str,
+        seen: Seen,
+        out: Any,
+        told: bool,
+        proceed: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        """Compare what a cell gives; where its input is right and its output is not, try other weights for it."""
+        call = self.trace.calls[seen.call]
+        allowed = self.tolerance[seen.call]
+        seen.after = d = self._given(out, call)
+        if not told or d <= allowed or (d == math.inf and not call.outputs):
+            return out
+        for option in self._others(cell, seen.option):
+            self._put(option)
+            again = proceed(*args, **kwargs)
+            other = min(self.trace.calls_of[option.path], key=lambda k: abs(k - seen.call))
+            after = self._given(again, self.trace.calls[other])
+            if after <= self.tolerance[other]:
+                self._used[seen.option.path] -= 1
+                self._used[option.path] += 1
+                self.found.seen[cell] = Seen(option, other, seen.before, after, seen.fed)
+                self._taken(cell, option)
+                return again
+        self._put(seen.option)
+        if self.feed is not None:
+            results = self.runner.tensors(out)
+            arrays = self.feed(seen.call)[1]
+            if len(results) == len(arrays) == 1:
+                made = adapted(arrays[0], self.runner.array(results[0]))
+                if made is not None:
+                    self._force(call.given)
+                    return _replaced(out, {id(results[0]): made}, self.runner)
+        return out
+
+    def _given(self, out: Any, call: Call) -> float:
+        return apart([fingerprint(self.runner.array(t)) for t in self.runner.tensors(out)], call.outputs)
+
+    def _others(self, cell: str, option: Option) -> Iterator[Option]:
+        """Other weights that a cell can have: square matrices turned round, then the modules that saw the same."""
+        turned = tuple(
+            (t, m, (Transform("transpose", {"axes": [1, 0]}), *chain)) if _is_square(t) else (t, m, chain)
+            for t, m, chain in option.ways
+        )
+        if turned != option.ways:
+            yield Option(option.path, turned)
+        choice = self._stack[-1] if self._stack and self._stack[-1].cell == cell else None
+        for other in choice.options[choice.at + 1 :] if choice is not None else ():
+            if not self._used[other.path]:
+                yield other
+
+    def _taken(self, cell: str, option: Option) -> None:
+        """Another alternative of the last choice was taken: it goes first, what was tried before it is out."""
+        if self._stack and self._stack[-1].cell == cell:
+            choice = self._stack[-1]
+            rest = [o for o in choice.options[choice.at + 1 :] if o != option]
+            choice.options, choice.at = [option, *rest], 0
+
+    def _fed(
+        self,
+        call: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        tensors: list[Any],
+        prints: list[Fingerprint],
+    ) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+        """A cell's arguments with PyTorch's values in place of its own, where there are some of its shape."""
+        assert self.feed is not None
+        arrays = [(a, fingerprint(a)) for a in self.feed(call)[0]]
+        instead: dict[int, Array] = {}
+        for tensor, mine in zip(tensors, prints, strict=True):
+            if mine.flat or mine.whole:
+                continue
+            fitting = [(distance(mine, f), i) for i, (_, f) in enumerate(arrays) if f.size == mine.size and not f.whole]
+            if not fitting:
+                continue
+            d, i = min(fitting)
+            made = adapted(arrays[i][0], self.runner.array(tensor))
+            if made is not None and d > 0:
+                instead[id(tensor)] = made
+                self._instead.append((mine, arrays[i][0]))
+        if not instead:
+            return args, kwargs, False
+        self._force(self.trace.calls[call].seen)
+        return _replaced(args, instead, self.runner), _replaced(kwargs, instead, self.runner), True
+
+    def _force(self, bits: int) -> None:
+        self._forced |= bits & ~self._confirmed
+        for choice in self._stack:
+            if choice.among & bits:
+                choice.closed = True
+
+    def _known_replacements(self, tensors: list[Any], prints: list[Fingerprint]) -> dict[int, Array]:
+        """What PyTorch has for values that were replaced before, and that another cell sees, too."""
+        found = {}
+        for tensor, mine in zip(tensors, prints, strict=True):
+            for theirs, array in self._instead:
+                if not mine.flat and not mine.whole and distance(mine, theirs) <= 1e-6:
+                    made = adapted(array, self.runner.array(tensor))
+                    if made is not None:
+                        found[id(tensor)] = made
+                        break
+        return found
+
+    def _end(self, out: Any) -> None:
+        """The network's own outputs are the last ones to agree."""
+        prints = [fingerprint(self.runner.array(t)) for t in self.runner.tensors(out)]
+        ours = self.trace.outputs
+        if len(prints) == len(ours):
+            pairs = [(f, g) for f, g in zip(ours, prints, strict=True) if not f.flat]
+        else:  # more or fewer than PyTorch's: those that are like one of the others
+            pairs = []
+        d = max((distance(f, g) for f, g in pairs), default=math.inf)
+        allowed = max(self.tolerance, default=0.0)
+        if d <= allowed:
+            self._confirm(self.trace.given)
+        elif d < math.inf or pairs:
+            self._disagree("", d)
+
+
+# ------------------------------------------------------------------------------------------------- weights of one cell
+
+
+def arrangements(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> list[tuple[Way, ...]]:
+    """The ways in which a cell can get its weights from a module: none where they cannot be each other's.
+
+    What both frameworks' layers call by their own words goes to its like. What has a name of its author's goes to what
+    has its shape, in definition order first. Only the greatest parameter of either side must have a counterpart.
+
+    Args:
+        ours, theirs: attribute and parameter of the PyTorch module and of the MindSpore cell.
+    """
+    left = {SLOTS.get(attribute, attribute): p for attribute, p in ours}
+    right = {SLOTS.get(attribute, attribute): p for attribute, p in theirs}
+    left.pop("counter", None)
+    right.pop("counter", None)
+    if not left or not right or ("mean" in left) != ("mean" in right):
+        return []
+    fixed = [(left[slot], right[slot]) for slot in left if slot in right]
+    if any(not can_reach(p, q) for p, q in fixed):
+        return []
+    free_l = [p for slot, p in left.items() if slot not in right]
+    free_r = [q for slot, q in right.items() if slot not in left]
+    shapes = dict.fromkeys(_shape_key(q) for q in free_r)
+    parts: list[list[list[tuple[Param, Param]]]] = [[fixed]]
+    for shape in shapes:
+        ps = [p for p in free_l if _shape_key(p) == shape]
+        qs = [q for q in free_r if _shape_key(q) == shape]
+        if not ps:
+            continue
+        if len(ps) >= len(qs):
+            orders = [list(zip(some, qs, strict=True)) for some in itertools.permutations(ps, len(qs))]
+        else:
+            orders = [list(zip(ps, some, strict=True)) for some in itertools.permutations(qs, len(ps))]
+        parts.append([o for o in orders if all(can_reach(p, q) for p, q in o)][:MOST_ARRANGEMENTS])
+    found = []
+    main_l = max(left.values(), key=lambda p: p.size or 0)
+    main_r = max(right.values(), key=lambda p: p.size or 0)
+    for combination in itertools.islice(itertools.product(*parts), MOST_ARRANGEMENTS):
+        pairs = [pair for part in combination for pair in part]
+        whole_l = any((p.size or 0) == (main_l.size or 0) for p, _ in pairs)
+        whole_r = any((q.size or 0) == (main_r.size or 0) for _, q in pairs)
+        if pairs and whole_l and whole_r:
+            found.append(tuple((p, q, reaching(p, q)) for p, q in pairs))
+    return found
+
+
+def _shape_key(p: Param) -> tuple[int, ...]:
+    return tuple(sorted(core(p.shape) or ()))
+
+
+def _is_square(p: Param) -> bool:
+    shape = core(p.shape) or ()
+    return len(shape) == 2 and shape[0] == shape[1] and p.shape == shape
+
+
+def _pattern(path: str) -> str:
+    return re.sub(r"\d+", "#", path)
+
+
+def _second(item: tuple[int, float]) -> float:
+    return item[1]
+
+
+# ---------------------------------------------------------------------------------------------------- values in places
+
+
+def adapted(values: Array, like: Array) -> Array | None:
+    """Values in the layout of another array that holds nearly the same: axes moved, joined or of length one.
+
+    Returns:
+        An array of ``like``'s shape and type, or None where no layout leads there.
+    """
+    if values.size != like.size:
+        return None
+    if values.shape == like.shape and len(set(values.shape)) == len(values.shape):
+        return values.astype(like.dtype, copy=False)
+    slim = values.reshape([d for d in values.shape if d != 1])
+    goal = [d for d in like.shape if d != 1]
+    made = []
+    if slim.ndim <= 5:
+        for axes in itertools.permutations(range(slim.ndim)):
+            turned = slim.transpose(axes)
+            if list(turned.shape) == goal or turned.ndim != len(goal):
+                made.append(turned.reshape(like.shape))
+    if not made:
+        return None
+    if len(made) > 1:
+        made.sort(key=lambda m: float(np.abs(m.astype(np.float64) - like).mean()))
+    return np.ascontiguousarray(made[0]).astype(like.dtype, copy=False)
+
+
+def _replaced(value: Any, instead: dict[int, Array], runner: Runner) -> Any:
+    """Arguments of any form with some tensors exchanged."""
+    if id(value) in instead:
+        array = instead[id(value)]
+        made = runner.tensor(array)
+        return made.astype(value.dtype) if hasattr(made, "astype") and made.dtype != value.dtype else made
+    if isinstance(value, dict):
+        return {k: _replaced(v, instead, runner) for k, v in value.items()}
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        return tuple(_replaced(v, instead, runner) for v in value)
+    if isinstance(value, list):
+        return [_replaced(v, instead, runner) for v in value]
+    return value
