@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation
 LOCKS := $(patsubst %/truth.csv,%/automap.lock,$(wildcard fixtures/*/truth.csv))
 
-.PHONY: help demo test lint types locks ci relock peers scale clean
+.PHONY: help demo test lint types locks ci relock peers scale faults clean
 
 help:
 	@echo "make demo    infer, convert, load and prove the mapping of fixtures/efficientnet"
@@ -13,6 +13,7 @@ help:
 	@echo "make ci      what CI runs: lint, types, tests, the fixtures' locks"
 	@echo "make relock  infer and validate the fixtures anew, and accept the result"
 	@echo "make scale   time and memory from 1,000 to 10,000 parameters"
+	@echo "make faults  faults planted in correct ports, and how many of them automap names"
 	@echo "make peers PAIRS=FOLDER   automap beside its peers on pairs of listings (benchmarks/peers.py says the format)"
 
 demo: .venv/demo.installed
@@ -46,6 +47,9 @@ relock: .venv/dev.installed
 
 scale: .venv/dev.installed
 	$(BIN)/python benchmarks/scale.py
+
+faults: .venv/dev.installed
+	$(BIN)/python benchmarks/faults.py
 
 peers: .venv/dev.installed .venv-peers/installed
 	$(BIN)/python benchmarks/peers.py --peers-python .venv-peers/bin/python $(PAIRS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +22,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-peers, scale = load("peers"), load("scale")
+peers, scale, faults = load("peers"), load("scale"), load("faults")
 
 PAIR: dict[str, Any] = {
     "mapping": {"a.weight": "x.weight", "emb.weight": "e.embedding_table"},
@@ -83,3 +84,85 @@ def test_measure_reports_status_and_memory(tmp_path: Path) -> None:
     assert status == 3
     assert megabytes > 80
     assert seconds > 0
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+@dataclass(frozen=True)
+class Finding:
+    setting: str
+    torch: tuple[str, ...] = ()
+    mindspore: tuple[str, ...] = ()
+
+
+class Net:
+    """Layers by name only."""
+
+    def __init__(self, *paths: str) -> None:
+        self.paths = paths
+
+    def named_modules(self) -> list[tuple[str, None]]:
+        return [(path, None) for path in ("", *self.paths)]
+
+
+TWICE = faults.Pair(Net("a.0", "a.1", "b"), Net("x.0", "x.1", "y", "z"), None, [])
+
+
+def fault(cause: str, torch: str, mindspore: str) -> Any:
+    where = [tuple(tuple(group.split("|")) for group in side.split("&")) for side in (torch, mindspore)]
+    return faults.Fault("none", cause, where[0], where[1], ())
+
+
+@pytest.mark.parametrize(
+    ("planted", "findings", "answer"),
+    [
+        (("eps", "a.*", "x.*"), [Finding("epsilon", (), ("x.0", "x.1"))], (True, 0)),
+        (("eps", "a.*", "x.*"), [Finding("eps", (), ("x.0",)), Finding("eps", (), ("x.1",))], (True, 0)),
+        (("eps", "a.*", "x.*"), [Finding("eps", (), ("x.0",))], (False, 0)),  # not everywhere
+        (("eps", "a.*", "x.*"), [Finding("eps", ("a.0", "a.1"), ())], (True, 0)),
+        (("eps", "a.*", "x.*"), [Finding("bias", (), ("x.0", "x.1"))], (False, 1)),  # another cause
+        (("eps", "b", "y"), [Finding("eps", ("a.0",), ("x.0",))], (False, 0)),  # another layer
+        (("order", "b", "y|z"), [Finding("order", (), ("z",))], (True, 0)),
+        (("order", "b", "y&z"), [Finding("order", (), ("z",))], (False, 0)),
+        (("eps", "c", "w"), [Finding("eps", (), ("y",))], (False, 0)),  # a pattern for no layer is no free pass
+        (("eps", "b", "y"), [], (False, 0)),
+    ],
+)
+def test_a_fault_is_named_by_its_cause_at_all_of_its_layers(planted: Any, findings: Any, answer: Any) -> None:
+    assert faults.judge(fault(*planted), TWICE, findings) == answer
+
+
+@pytest.mark.parametrize("network", faults.networks())
+def test_every_fault_is_an_edit_of_its_port_that_still_is_a_program(network: str) -> None:
+    texts = {faults.planted(f) for f in faults.faults_of(network)}
+    assert len(texts) == len(faults.faults_of(network)) >= 5
+    for text in texts:
+        compile(text, network, "exec")
+
+
+def test_the_faults_are_of_many_kinds() -> None:
+    planted = [f for network in faults.networks() for f in faults.faults_of(network)]
+    assert len(faults.networks()) >= 10
+    assert len({f.cause for f in planted}) >= 12
+
+
+@pytest.mark.frameworks
+def test_a_correct_port_agrees_and_faults_show() -> None:
+    mapping = faults.true_mapping("convnet")
+    assert faults.numbers(faults.pair("convnet", mapping), None)[0]
+    chosen = {f.cause: f for f in faults.faults_of("convnet")}
+    for cause in ("eps", "bias", "momentum", "dropout"):
+        both = faults.pair("convnet", mapping, chosen[cause])
+        assert not faults.unknown(chosen[cause], both)
+        shows, words = faults.numbers(both, chosen[cause])
+        assert shows, words
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("network", faults.networks())
+def test_the_layers_of_every_fault_are_there(network: str) -> None:
+    both = faults.pair(network, faults.true_mapping(network))
+    assert {f.where: faults.unknown(f, both) for f in faults.faults_of(network)} == {
+        f.where: [] for f in faults.faults_of(network)
+    }
