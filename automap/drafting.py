@@ -47,6 +47,7 @@ class _Pair:
     m: Param
     found: Found | None = None
     pinned: bool = False
+    told: bool = False
     transform: tuple[Transform, ...] = ()
     instead: str | None = None
     reasons: list[str] = field(default_factory=list)
@@ -101,6 +102,21 @@ class Draft:
         for t, m in self.settled.items():
             self._add(_Pair(self.torch.by_name[t], self.mindspore.by_name[m], pinned=True))
 
+    def add_told(
+        self,
+        ways: Sequence[tuple[Param, Param, tuple[Transform, ...]]],
+        left: list[Layer],
+        right: list[Layer],
+        found: dict[tuple[int, int], Found],
+    ) -> None:
+        """Pairs that running the networks has told, with the transform that it took."""
+        of_t = {p.name: i for i, layer in enumerate(left) for p in layer.slots.values()}
+        of_m = {p.name: j for j, layer in enumerate(right) for p in layer.slots.values()}
+        for t, m, chain in ways:
+            if self._free(t, m):
+                pair = _Pair(t, m, found.get((of_t.get(t.name, -1), of_m.get(m.name, -1))), told=True, transform=chain)
+                self._add(pair)
+
     def add_layers(self, left: list[Layer], right: list[Layer], found: dict[tuple[int, int], Found]) -> None:
         """The parameters of matched layers, slot by slot."""
         for (i, j), f in found.items():
@@ -130,7 +146,7 @@ class Draft:
         self._transforms()
         for pair in self.entries.values():
             f = pair.found
-            if f is None or pair.pinned:
+            if f is None or pair.pinned or pair.told:
                 continue
             if f.doubt is not None and f.doubt.loss < CLEAR_LOSS:
                 pair.reasons.append(_doubt_in_words(pair))
@@ -143,7 +159,8 @@ class Draft:
     def _transforms(self) -> None:
         """What the shapes say happens to each array; whether a square matrix is transposed, from its siblings."""
         for pair in self.entries.values():
-            pair.transform = reaching(pair.t, pair.m)
+            if not pair.told:
+                pair.transform = reaching(pair.t, pair.m)
         votes: dict[str, set[bool]] = defaultdict(set)
         for pair in self.entries.values():
             if _is_matrix(pair.t) and not _is_square(pair.t):
@@ -151,7 +168,7 @@ class Draft:
         if not any(True in v for v in votes.values()):
             return
         for pair in self.entries.values():
-            if _is_matrix(pair.t) and _is_square(pair.t) and pair.m.leaf != "embedding_table":
+            if _is_matrix(pair.t) and _is_square(pair.t) and not pair.told and pair.m.leaf != "embedding_table":
                 kind = votes.get(_kind(pair.m), set())
                 if kind == {True}:
                     pair.transform = (Transform("transpose", {"axes": [1, 0]}), *pair.transform)
@@ -226,7 +243,7 @@ class Draft:
                 for module in _blocks_above(name):
                     by_shape[module, p.shape].append(name)
         for pair in self.entries.values():
-            if pair.pinned or pair.found is None:
+            if pair.pinned or pair.told or pair.found is None:
                 continue
             if not self.shared.isdisjoint((pair.t.name, pair.m.name)) and pair.found.parts["words"] < 0.9:
                 pair.reasons.append("layers without a counterpart stand beside it, and would add up to its shape")

@@ -130,6 +130,7 @@ class Identifier:
         rank: how much speaks for a module and a cell without running them, 0 to 1.
         feed: PyTorch's own inputs and outputs of a call. With it, a cell that sees what PyTorch does not have is given
             what its counterpart saw, so that what follows can be told again.
+        pins: PyTorch names to MindSpore names that are settled.
     """
 
     def __init__(
@@ -141,11 +142,14 @@ class Identifier:
         value: Callable[[str], Array],
         rank: Callable[[Module, Module], float],
         feed: Callable[[int], tuple[list[Array], list[Array]]] | None = None,
+        pins: dict[str, str] | None = None,
     ) -> None:
         self.trace, self.tolerance, self.runner, self.value, self.rank, self.feed = (
             trace, tolerance, runner, value, rank, feed,
         )  # fmt: skip
         self.torch, self.mindspore = listings
+        self._pins = pins or {}
+        self._pinned = {m: t for t, m in self._pins.items()}
         self.found = Identified()
         self._by_size: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for k, call in enumerate(trace.calls):
@@ -400,8 +404,14 @@ class Identifier:
                 for attribute, name in module.own
                 if name in self.mindspore.by_name
             ]
-            self._options[key] = [Option(path, ways) for ways in arrangements(ours, theirs)]
+            self._options[key] = [Option(path, ways) for ways in arrangements(ours, theirs) if self._allows(ways)]
         return self._options[key]
+
+    def _allows(self, ways: tuple[Way, ...]) -> bool:
+        """Whether no pin is against it."""
+        return all(
+            self._pins.get(t.name, m.name) == m.name and self._pinned.get(m.name, t.name) == t.name for t, m, _ in ways
+        )
 
     # ------------------------------------------------------------------------------------------- outputs, and feeding
 

@@ -12,11 +12,12 @@ from automap import pins as pinned
 from automap import scoring
 from automap.checkpoints import mark_optimizer_states
 from automap.drafting import Draft, Found
-from automap.graph import Listing
+from automap.graph import Listing, Param
 from automap.layers import Layer, bare_paths, layers_of
 from automap.mapping import Mapping, Side
 from automap.matching import Doubt, Matcher, Solution
 from automap.repeats import fold, unfold
+from automap.transforms import Transform
 
 #: Fewer layers than this are matched as they are; of more, repeated blocks are folded first.
 LARGE = 400
@@ -34,46 +35,75 @@ def infer(
     static: bool = False,
     ignore_names: bool = False,
     seed: int = 0,
+    torch_forward: Any = None,
+    ms_forward: Any = None,
     torch_args: Dict[str, Any] | None = None,
     ms_args: Dict[str, Any] | None = None,
 ) -> Mapping:
     """The mapping from a PyTorch network's parameters to those of its MindSpore port.
 
+    Where both are live networks, they are run, which settles what names and shapes leave open, and proves the rest:
+    see :mod:`automap.proof`. Both are left as they were.
+
     Args:
         torch, mindspore: the two networks, each a live model, a class or factory, a state dict, a checkpoint, a
             listing, or a text that names one of these (see :func:`automap.sources.open_source`).
-        inputs, seed, static: what a run of the networks needs, and whether to do without one. Inference looks at
-            names, shapes, order and structure alone so far, so they change nothing yet.
+        inputs: what the networks are run on: arrays or descriptions (``"int64[2,16]<100"``) by position or keyword,
+            or the path of an ``.npz`` file; guessed from PyTorch's first layer without it.
+        static: do not run the networks.
+        seed: of the weights and inputs of the runs; the next number is the second seed.
         pins: pairs that are settled, ``"T=M"`` each; ``*`` stands for any text, the same on both sides.
-        ignore_names: words in names count as no evidence.
+        ignore_names: names and definition order count as no evidence.
+        torch_forward, ms_forward: called as ``forward(model, *inputs)`` instead of the networks.
         torch_args, ms_args: keyword arguments for factories.
 
     Raises:
         SourceError: a source that cannot be read, or belongs to the other framework.
         PinError: a pin that cannot be used.
+        InputError: inputs that are not understood, or that a network does not take.
     """
     from automap.sources import open_source
 
-    del inputs, static, seed
-    left = open_source(torch, "torch", torch_args).listing()
-    right = open_source(mindspore, "mindspore", ms_args).listing()
-    return match(left, right, pins, ignore_names)
+    left = open_source(torch, "torch", torch_args)
+    right = open_source(mindspore, "mindspore", ms_args)
+    listings = left.listing(), right.listing()
+    found = match(*listings, pins, ignore_names)
+    if static or left.model() is None or right.model() is None:
+        return found
+    # Imported only where there are networks to run.
+    from automap.proof import Request, prove
+
+    settled = pinned.resolve(pins, *listings)
+    request = Request(inputs, seed, ignore_names, None, torch_forward, ms_forward, settled)
+    return prove(left, right, found, lambda ways: match(*listings, pins, ignore_names, ways), request)
 
 
-def match(torch: Listing, mindspore: Listing, pins: Sequence[str] = (), ignore_names: bool = False) -> Mapping:
+def match(
+    torch: Listing,
+    mindspore: Listing,
+    pins: Sequence[str] = (),
+    ignore_names: bool = False,
+    ways: Sequence[tuple[Param, Param, tuple[Transform, ...]]] = (),
+) -> Mapping:
     """The mapping between two listings: what :func:`infer` does once it has them.
+
+    Args:
+        torch, mindspore, pins, ignore_names: as there.
+        ways: parameters that belong to each other, with the transform between them, as running the networks told.
 
     Raises:
         PinError: a pin that cannot be used.
     """
     settled = pinned.resolve(pins, torch, mindspore)
+    told = {t.name: m.name for t, m, _ in ways if t.name not in settled and m.name not in settled.values()}
     states = [p for p in mark_optimizer_states(mindspore.parameters) if p.kind == "optimizer"]
     apart = {p.name for p in states}
     left = layers_of(torch.parameters, "torch")
     right = layers_of([p for p in mindspore if p.name not in apart], "mindspore")
-    found = _match_layers(left, right, _forced(settled, left, right), ignore_names)
+    found = _match_layers(left, right, _forced(told | settled, left, right), ignore_names)
     draft = Draft(torch, mindspore, settled, apart)
     draft.add_pins()
+    draft.add_told([(t, m, chain) for t, m, chain in ways if t.name in told], left, right, found)
     draft.add_layers(left, right, found)
     draft.add_leftovers()
     draft.judge()

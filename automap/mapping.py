@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap.errors import MappingError, SourceError, TransformError
+from automap.evidence import STATUSES, Proof
 from automap.files import replacing
 from automap.graph import Framework, Listing
 from automap.transforms import Transform, count_after, from_json, from_text, inverse, to_json, to_text
@@ -26,7 +27,7 @@ FORMAT = "automap/1"
 TABLE = ("Pytorch", "mindspore")
 
 #: The parts of the evidence that come first in the file, in this order; ``proven`` comes last.
-_EVIDENCE = ("names", "order", "structure")
+_EVIDENCE = ("names", "order", "structure", "usage", "execution")
 
 #: How many entries a short table shows.
 _SHOWN = 12
@@ -59,8 +60,9 @@ class Entry:
         confidence: 0 to 1.
         review: whether a person has to look at it.
         why: the reason for the review; always ``""`` where there is none.
-        evidence: the parts of the score, 0 to 1 each (``names``, ``order``, ``structure``) and ``proven``
-            (``"forward"``, ``"gradient"`` or None).
+        evidence: the parts of the score, 0 to 1 each (``names``, ``order``, ``structure``, ``usage``; ``execution``
+            where both networks ran: 1 where what follows confirms it) and ``proven`` (``"forward"``, ``"gradient"``
+            or None).
         runner_up: the best different choice, or None.
         path: the attribute path of the MindSpore parameter where it differs from its name, else None.
     """
@@ -141,6 +143,7 @@ class Mapping:
         pins: the pins it was made with, ``T=M`` each.
         reverse: whether the transforms lead from MindSpore to PyTorch, as ``invert`` makes them. The names stay on
             the side of their framework either way.
+        proof: what running both networks proved, or None where they were not run.
 
     Raises:
         MappingError: a name appears twice, or an entry's names do not fit its transform.
@@ -153,6 +156,7 @@ class Mapping:
     unmatched_mindspore: tuple[Unmatched, ...] = ()
     pins: tuple[str, ...] = ()
     reverse: bool = False
+    proof: Proof | None = None
 
     def __post_init__(self) -> None:
         for name in ("entries", "unmatched_torch", "unmatched_mindspore", "pins"):
@@ -342,6 +346,8 @@ class Mapping:
         unmatched = [f'"{k}": {_list([_unmatched_out(u) for u in v], 2)}' for k, v in self.unmatched.items()]
         lines.append('"unmatched": {\n  ' + ",\n  ".join(unmatched) + "\n }")
         lines.append(f'"pins": {_list(self.pins, 1)}')
+        if self.proof is not None:
+            lines.append(f'"proof": {_dumps(self.proof.to_json())}')
         return "{" + ",\n ".join(lines) + "\n}\n"
 
     @classmethod
@@ -543,7 +549,7 @@ class _Reader:
     """JSON values to a mapping; every error says where in the file the wrong value is and what belongs there."""
 
     def mapping(self, data: dict[str, Any]) -> Mapping:
-        self.keys(data, "it", ("format", "torch", "mindspore", "entries", "unmatched"), ("pins", "reverse"))
+        self.keys(data, "it", ("format", "torch", "mindspore", "entries", "unmatched"), ("pins", "reverse", "proof"))
         unmatched = self.get(data, "it", "unmatched", dict, "an object")
         self.keys(unmatched, '"unmatched"', ("torch", "mindspore"))
         return Mapping(
@@ -554,6 +560,33 @@ class _Reader:
             unmatched_mindspore=self.unmatched(unmatched, "mindspore"),
             pins=self.names(data, "it", "pins") if "pins" in data else (),
             reverse=self.get(data, "it", "reverse", bool, "true or false") if "reverse" in data else False,
+            proof=self.proof(data["proof"]) if "proof" in data else None,
+        )
+
+    def proof(self, value: object) -> Proof:
+        at = '"proof"'
+        data = self.object(value, at)
+        numbers = ("error", "floor", "allowed", "repaired")
+        names = ("inputs", "not_exercised", "findings")
+        self.keys(data, at, ("status",), ("reason", "seeds", *numbers, *names, "alike"))
+        status = self.get(data, at, "status", str, "a string")
+        if status not in STATUSES:
+            raise MappingError(f'{at}: "status" must be one of {", ".join(STATUSES)}, not {status!r}')
+        seeds = self.items(data, at, "seeds") if "seeds" in data else []
+        alike = self.items(data, at, "alike") if "alike" in data else []
+        if not all(isinstance(p, list) and len(p) == 2 and all(isinstance(n, str) for n in p) for p in alike):
+            raise MappingError(f'{at}: "alike" must be a list of pairs of names, not {alike!r}')
+        if not all(isinstance(n, int) and not isinstance(n, bool) for n in seeds):
+            raise MappingError(f'{at}: "seeds" must be a list of whole numbers, not {seeds!r}')
+        figures: dict[str, Any] = {k: float(self.get(data, at, k, float, "a number")) for k in numbers if k in data}
+        lists: dict[str, Any] = {k: self.names(data, at, k) for k in names if k in data}
+        return Proof(
+            status,
+            self.get(data, at, "reason", str, "a string") if "reason" in data else "",
+            seeds=tuple(seeds),
+            alike=tuple((a, b) for a, b in alike),
+            **lists,
+            **figures,
         )
 
     def side(self, data: dict[str, Any], key: str) -> Side:

@@ -72,6 +72,13 @@ def slot_of(leaf: str) -> str:
     return SLOTS.get(leaf, leaf or "weight")
 
 
+def is_framework_word(torch: str, mindspore: str) -> bool:
+    """Whether the two frameworks' layers call one slot by these two leaf words."""
+    if RECURRENT.match(torch):
+        return torch == mindspore
+    return torch in SLOTS and SLOTS[torch] == SLOTS.get(mindspore)
+
+
 def tokens(part: str) -> tuple[str, ...]:
     """The words and numbers in one part of a path, lower case: ``layerNorm1`` gives ``("layer", "norm", "1")``."""
     return tuple(t.lower() for t in _TOKEN.findall(part))

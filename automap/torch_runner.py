@@ -136,7 +136,12 @@ class Runner:
         return out
 
     def run_with_noise(
-        self, inputs: Inputs, seed: int, kernel_noise: Mapping[str, Array], forward: Forward | None = None
+        self,
+        inputs: Inputs,
+        seed: int,
+        kernel_noise: Mapping[str, Array],
+        forward: Forward | None = None,
+        watch: Watch | None = None,
     ) -> Any:
         """One forward as another machine might have computed it; for the rest as :meth:`run`.
 
@@ -152,7 +157,7 @@ class Runner:
         with _unchanged(self.model), torch.no_grad(), _KernelNoise(kernel_noise, noise):
             for tensor in {id(t): t for t in self._tensors.values() if t.is_floating_point()}.values():
                 tensor.mul_(1 + torch.finfo(tensor.dtype).eps * noise(tensor))
-            return self.run(inputs, forward)
+            return self.run(inputs, forward, watch)
 
     @contextmanager
     def _watched(self, watch: Watch | None) -> Iterator[None]:

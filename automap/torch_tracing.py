@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from automap import running
-from automap.running import Forward, Inputs, Visit
+from automap.dtypes import Array
+from automap.errors import AutomapError, NotRunnableError
+from automap.running import Forward, Inputs, Visit, Watch
+from automap.seeding import generator
 from automap.torch_runner import Runner
 from automap.tracing import Call, Fingerprint, Trace, fingerprint
 
+#: A way to run a network: ``run(inputs, forward, watch)``, as :meth:`automap.torch_runner.Runner.run` is one.
+Run = Callable[[Inputs, Forward | None, Watch | None], Any]
 
-def trace(runner: Runner, inputs: Inputs, forward: Forward | None = None, settle: bool = False) -> tuple[Any, Trace]:
-    """Run the network once.
+
+def trace(runner: Runner, inputs: Inputs, forward: Forward | None = None, run: Run | None = None) -> tuple[Any, Trace]:
+    """Run the network once, and leave fingerprints of what its modules see and give.
 
     Args:
-        settle: scale the running statistics of norms to this run on the way, and keep them scaled; see
-            :meth:`automap.torch_runner.Runner.settle`.
+        run: how, if not plainly: ``runner.settle`` scales the running statistics of norms on the way, and a partial
+            ``runner.run_with_noise`` computes as another machine might.
 
     Returns:
         The outputs as :meth:`automap.running.Runner.run` gives them, and the trace.
@@ -49,10 +58,96 @@ def trace(runner: Runner, inputs: Inputs, forward: Forward | None = None, settle
         ends.append((prints.of(results), flow.of(results)))
         return out
 
-    outputs = (runner.settle if settle else runner.run)(inputs, whole, watch)
+    outputs = (run or runner.run)(inputs, whole, watch)
     modules = {path: m for path, m in runner.modules.items() if m.own}
     done = tuple(c for c in calls if c is not None)
     return outputs, Trace(tuple(flow.names), modules, done, *ends[-1])
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What a parameter does to the outputs of one run.
+
+    Attributes:
+        size: how far the seeded sum of all outputs moves if the parameter moves by its own scale.
+        slope: fingerprint of the gradient: two parameters with one gradient are added to each other.
+        product: of gradient times value: two with one product are multiplied with each other.
+    """
+
+    size: float
+    slope: Fingerprint
+    product: Fingerprint
+
+
+def effects(runner: Runner, inputs: Inputs, forward: Forward | None, seed: int) -> tuple[dict[str, Effect], float]:
+    """The effect of every floating-point parameter and running statistic, by one gradient of the outputs.
+
+    The outputs are summed with weights that are standard normal, so that nothing cancels out. Statistics of norms,
+    of which PyTorch has no derivative, take part as plain arithmetic.
+
+    Returns:
+        The effects by the first names of the parameters (those that no gradient reaches are absent), and the root of
+        the number of outputs: a difference of one in each of them moves the sum by about this much.
+
+    Raises:
+        NotRunnableError: the network has no gradient.
+    """
+    leaves: dict[str, torch.Tensor] = {}
+    tensors = {n: t for n, t in runner.first_names().items() if t.is_floating_point()}
+    found: dict[str, Effect] = {}
+    count = 0
+
+    def watch(visit: Visit, proceed: Callable[..., Any]) -> Any:
+        norm = visit.obj
+        if not isinstance(norm, torch.nn.modules.batchnorm._NormBase) or norm.running_mean is None or visit.kwargs:
+            return proceed(*visit.args, **visit.kwargs)
+        names = dict(visit.module.own)
+        (x,) = visit.args
+        shape = (1, -1, *(1,) * (x.dim() - 2))
+        mean, variance = (
+            leaves.setdefault(names[a], getattr(norm, a).detach().clone().requires_grad_()).reshape(shape)
+            for a in ("running_mean", "running_var")
+        )
+        out = (x - mean) / (variance + norm.eps).sqrt()
+        return out if norm.weight is None else out * norm.weight.reshape(shape) + norm.bias.reshape(shape)
+
+    def whole(*args: Any, **kwargs: Any) -> Any:
+        nonlocal count
+        required = {n: t.requires_grad for n, t in tensors.items() if isinstance(t, torch.nn.Parameter)}
+        try:
+            for name in required:
+                tensors[name].requires_grad_(True)
+            with torch.enable_grad():
+                out = (forward or running.call)(*args, **kwargs)
+                results = [t for t in runner.tensors(out) if t.is_floating_point() and t.requires_grad]
+                if not results:
+                    return out
+                count = sum(t.numel() for t in results)
+                total = torch.zeros((), dtype=torch.float64, device=results[0].device)
+                for i, result in enumerate(results):
+                    weights = generator(seed, f"output {i}").standard_normal(tuple(result.shape), dtype=np.float32)
+                    total = total + (result * runner.tensor(weights).to(result)).sum().double()
+            wanted = leaves | {n: tensors[n] for n in required}
+            grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
+            for (name, tensor), grad in zip(wanted.items(), grads, strict=True):
+                if grad is not None:
+                    found[name] = _effect(runner.array(tensor), runner.array(grad))
+            return out
+        finally:
+            for name, flag in required.items():
+                tensors[name].requires_grad_(flag)
+
+    try:
+        runner.run(inputs, whole, watch)
+    except AutomapError as error:
+        raise NotRunnableError(f"the PyTorch network has no gradient: {error}", "backward") from error
+    return found, math.sqrt(count)
+
+
+def _effect(value: Array, grad: Array) -> Effect:
+    scale = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
+    steep = float(np.linalg.norm(grad.ravel().astype(np.float64, copy=False)))
+    return Effect(steep * scale, fingerprint(grad), fingerprint(grad * value))
 
 
 class Prints:

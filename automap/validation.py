@@ -205,7 +205,7 @@ class Run:
         self.torch = torch_runner.Runner(torch_model)
         self.mindspore: Runner = mindspore_runner.Runner(ms_model)
         self.kernel_noise = mindspore_runner.kernel_noise
-        self.demanded = _demanded(torch_model.forward if torch_forward is None else torch_forward)
+        self.demanded = demanded(torch_model.forward if torch_forward is None else torch_forward)
         self.demanded -= torch_forward is not None  # the model itself
 
     def validate(self, probe: Probe | None, weights: Any) -> Validation:
@@ -389,7 +389,7 @@ def _model(source: Source) -> Any:
     return model
 
 
-def _demanded(function: Callable[..., Any]) -> int:
+def demanded(function: Callable[..., Any]) -> int:
     """How many arguments a forward has to be given."""
     try:
         parameters = inspect.signature(function).parameters.values()
