@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -94,6 +94,7 @@ class Finding:
     setting: str
     torch: tuple[str, ...] = ()
     mindspore: tuple[str, ...] = ()
+    words: str = ""
 
 
 class Net:
@@ -122,10 +123,13 @@ def fault(cause: str, torch: str, mindspore: str) -> Any:
         (("eps", "a.*", "x.*"), [Finding("eps", (), ("x.0",))], (False, 0)),  # not everywhere
         (("eps", "a.*", "x.*"), [Finding("eps", ("a.0", "a.1"), ())], (True, 0)),
         (("eps", "a.*", "x.*"), [Finding("bias", (), ("x.0", "x.1"))], (False, 1)),  # another cause
-        (("eps", "b", "y"), [Finding("eps", ("a.0",), ("x.0",))], (False, 0)),  # another layer
+        (("eps", "b", "y"), [Finding("eps", ("a.0",), ("x.0",))], (False, 1)),  # another layer
+        (("eps", "b", "y"), [Finding("eps", (), ("y", "z"))], (False, 1)),  # one layer too many
+        (("eps", "b", "y"), [Finding("eps", (), ("y",)), Finding("eps", (), ("z",))], (True, 1)),
+        (("order", "b", "y"), [Finding("order", (), ("y", "z"))], (True, 0)),  # between them
         (("order", "b", "y|z"), [Finding("order", (), ("z",))], (True, 0)),
         (("order", "b", "y&z"), [Finding("order", (), ("z",))], (False, 0)),
-        (("eps", "c", "w"), [Finding("eps", (), ("y",))], (False, 0)),  # a pattern for no layer is no free pass
+        (("eps", "c", "w"), [Finding("eps", (), ("y",))], (False, 1)),  # a pattern for no layer is no free pass
         (("eps", "b", "y"), [], (False, 0)),
     ],
 )
@@ -152,11 +156,28 @@ def test_a_correct_port_agrees_and_faults_show() -> None:
     mapping = faults.true_mapping("convnet")
     assert faults.numbers(faults.pair("convnet", mapping), None)[0]
     chosen = {f.cause: f for f in faults.faults_of("convnet")}
-    for cause in ("eps", "bias", "momentum", "dropout"):
+    for cause in ("eps", "momentum"):
         both = faults.pair("convnet", mapping, chosen[cause])
         assert not faults.unknown(chosen[cause], both)
         shows, words = faults.numbers(both, chosen[cause])
         assert shows, words
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize(("mindspore", "named"), [("head", 1), ("stem.0", 0)])
+def test_the_driver_counts(
+    mindspore: str, named: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def validate(mapping: Any, torch: Any, port: Any, **_: Any) -> SimpleNamespace:
+        correct = port.head.has_bias
+        found = () if correct else (Finding("has_bias", (), (mindspore,)), Finding("eps", (), ("stem.1",)))
+        return SimpleNamespace(findings=found, passed=correct, verdict="")
+
+    monkeypatch.setattr(faults.automap, "validate", validate)
+    assert faults.main(["--only", "resnet: bias"]) == 1 - named
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last.startswith(f"{named} of 1 faults named at the right layer with the right cause; 0 false alarms")
+    assert f"; {2 - named} findings of something else" in last
 
 
 @pytest.mark.frameworks
