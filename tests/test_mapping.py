@@ -285,7 +285,8 @@ def edited(**changes: object) -> str:
         (edited(entries=KeyError), 'F: it lacks "entries": add it, or run automap infer again'),
         (
             edited(entires=[]),
-            'F: it has an unknown key "entires": known are format, torch, mindspore, entries, unmatched, pins, reverse',
+            'F: it has an unknown key "entires": known are format, torch, mindspore, entries, unmatched, pins, '
+            "reverse, proof",
         ),
         (edited(entries={}), 'F: it: "entries" must be a list, not {}'),
         (edited(torch=[]), 'F: it: "torch" must be an object, not []'),
