@@ -544,6 +544,19 @@ def convert(
     "networks' own rounding.",
 )
 @click.option("--atol", type=click.FloatRange(min=0), help="A difference allowed on top of that.")
+@click.option("--grad", is_flag=True, help="Compare the gradients by every mapped parameter, too.")
+@click.option(
+    "--curvature", is_flag=True, help="Compare the second derivative along seeded directions, and the gradients."
+)
+@click.option(
+    "--directions",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Along how many directions; with --curvature, 3 without it.",
+)
+@click.option(
+    "--hessian-eigenvalue", is_flag=True, help="Compare the greatest eigenvalue of the Hessian, and the gradients."
+)
 @_factory_arguments
 @_verbose
 def validate(
@@ -556,6 +569,10 @@ def validate(
     seed: int,
     rtol: float | None,
     atol: float | None,
+    grad: bool,
+    curvature: bool,
+    directions: int | None,
+    hessian_eigenvalue: bool,
     torch_args: dict[str, Any],
     ms_args: dict[str, Any],
 ) -> int:
@@ -571,6 +588,8 @@ def validate(
     """
     from automap.validation import validate as run_both
 
+    if directions is not None and not curvature:
+        raise click.BadParameter("it is of use with --curvature only", param_hint="'--directions'")
     given = _given_inputs(inputs, inputs_file)
     with _working("Running both networks"):
         result = run_both(
@@ -584,6 +603,9 @@ def validate(
             atol=atol,
             torch_args=torch_args,
             ms_args=ms_args,
+            grad=grad,
+            curvature=(directions or True) if curvature else 0,
+            hessian_eigenvalue=hessian_eigenvalue,
         )
     _show(result)
     return result.exit_code

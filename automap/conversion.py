@@ -330,8 +330,8 @@ class _Job:
         made: Framework = self.mapping.given if reverse else self.mapping.made
         goals = _goals(target, made)
         names = set(self.mapping.names(made))
-        self.prefix = _prefix(names, goals.keys()) if goals else ("", "")
-        self.goals = None if goals is None else {_renamed(n, *reversed(self.prefix)): g for n, g in goals.items()}
+        self.prefix = prefix_change(names, goals.keys()) if goals else ("", "")
+        self.goals = None if goals is None else {renamed(n, *reversed(self.prefix)): g for n, g in goals.items()}
         if reverse:
             try:
                 self.mapping = self.mapping.invert({n: g[0] for n, g in (self.goals or {}).items()})
@@ -376,14 +376,14 @@ class _Job:
         given, made = self.mapping.given, self.mapping.made
         tensors = source.read()
         known = set(self.mapping.names(given))
-        self.report.prefix = _prefix(tensors.keys(), known)
-        arrays = {_renamed(name, *self.report.prefix): _native(array) for name, array in tensors.items()}
+        self.report.prefix = prefix_change(tensors.keys(), known)
+        arrays = {renamed(name, *self.report.prefix): _native(array) for name, array in tensors.items()}
         if not known & arrays.keys() and set(self.mapping.names(made)) & arrays.keys():
             raise _turned_round(source.text, made)
         listed = {}
         for p in source.listing():
-            aliases = tuple(_renamed(name, *self.report.prefix) for name in p.aliases)
-            listed[_renamed(p.name, *self.report.prefix)] = replace(p, aliases=aliases)
+            aliases = tuple(renamed(name, *self.report.prefix) for name in p.aliases)
+            listed[renamed(p.name, *self.report.prefix)] = replace(p, aliases=aliases)
         return arrays, listed
 
     def _find(self, arrays: dict[str, Array], listed: dict[str, Param]) -> dict[str, Array | None]:
@@ -492,7 +492,7 @@ class _Job:
         return {self._target_name(name): array for name, array in made.items()}
 
     def _target_name(self, name: str) -> str:
-        return _renamed(name, *self.prefix)
+        return renamed(name, *self.prefix)
 
 
 # -- names and values ---------------------------------------------------------------------------------------------
@@ -564,7 +564,7 @@ def _edge(framework: Framework) -> Any:
     return sources._edge(framework, "the conversion")
 
 
-def _prefix(have: Collection[str], want: Collection[str]) -> tuple[str, str]:
+def prefix_change(have: Collection[str], want: Collection[str]) -> tuple[str, str]:
     """What to take from the front of all names in ``have``, and what to put there, so that most are in ``want``."""
     best = ("", "")
     most = sum(name in want for name in have)
@@ -572,7 +572,7 @@ def _prefix(have: Collection[str], want: Collection[str]) -> tuple[str, str]:
         return best
     for strip in _common_prefixes(have):
         for put in _common_prefixes(want):
-            count = sum(_renamed(name, strip, put) in want for name in have)
+            count = sum(renamed(name, strip, put) in want for name in have)
             if count > most:
                 best, most = (strip, put), count
     return best
@@ -585,7 +585,7 @@ def _common_prefixes(names: Collection[str]) -> list[str]:
     return [""] + [first[: i + 1] for i, (char, _) in enumerate(same) if char == "."]
 
 
-def _renamed(name: str, strip: str, put: str) -> str:
+def renamed(name: str, strip: str, put: str) -> str:
     return put + name[len(strip) :] if name.startswith(strip) else name
 
 

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,7 +29,7 @@ except ImportError:  # before MindSpore 2.9
 from automap.dtypes import Array, dtype_name, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
-from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Module, Visit, Watch
+from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Module, Visit, Watch
 
 #: Messages about an operation without a kernel on this device; the group names it.
 _LACKS = (
@@ -38,6 +38,8 @@ _LACKS = (
     re.compile(r"Not found op (\w+) on device"),
     re.compile(r"Create kernelmod for op (\w+) failed"),
 )
+#: Messages about an operation whose backward MindSpore does not have; the group names it.
+_LACKS_BACKWARD = (re.compile(r"primitive (\w+)'s bprop not defined"),)
 #: Messages about an operation without a kernel for an element type. A type that ordinary inputs have is the input's
 #: fault, one that only a network in low precision has is this machine's.
 _LACKS_TYPE = (
@@ -108,17 +110,52 @@ class Runner:
     def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
         with _unchanged(self.model) as precision, self._watched(watch, precision):
             self.model.set_train(False)
-            call = forward or running.call
             try:
-                if isinstance(inputs, dict):
-                    out = call(self.model, **{name: self._tensor(a) for name, a in inputs.items()})
-                else:
-                    out = call(self.model, *map(self._tensor, inputs))
+                out = self._called(inputs, forward)
                 # Kernels run later than they are called: what fails in one is only known now.
                 _pynative_executor.sync()
                 return running.nested_to_numpy(out, _output)
             except Exception as error:
                 raise _translated(error, inputs) from error
+
+    def _called(self, inputs: Inputs, forward: Forward | None) -> Any:
+        call = forward or running.call
+        if isinstance(inputs, dict):
+            return call(self.model, **{name: self._tensor(a) for name, a in inputs.items()})
+        return call(self.model, *map(self._tensor, inputs))
+
+    def trained(self) -> frozenset[str]:
+        return frozenset(n for n, p in self._parameters.items() if p.requires_grad and "float" in str(p.dtype).lower())
+
+    def gradients(
+        self, inputs: Inputs, loss: Loss, names: Collection[str], forward: Forward | None = None
+    ) -> dict[str, Array]:
+        wanted = {name: self._parameters[name] for name in names}
+        if not wanted:
+            return {}
+        ran = False
+
+        def total() -> ms.Tensor:
+            nonlocal ran
+            outputs = running.nested_to_numpy(self._called(inputs, forward), _tensor_or_none)
+            ran = True
+            value = ms.Tensor(0.0, ms.float32)
+            for y, w in loss.terms(outputs):
+                wide = y if y.dtype == ms.float64 else y.astype(ms.float32)
+                head = ms.Tensor(w).astype(wide.dtype)
+                value = value + (head * wide).sum()
+                if loss.bend:
+                    value = value + loss.bend / 2 * (head.abs() * wide * wide).sum()
+            return value
+
+        with _unchanged(self.model, recording=True), _asked_for_gradients(wanted.values()):
+            self.model.set_train(False)
+            try:
+                found = ms.grad(total, None, list(wanted.values()))()
+                _pynative_executor.sync()
+                return {name: widen(edge.array_of(g, name)) for name, g in zip(wanted, found, strict=True)}
+            except Exception as error:
+                raise (_no_backward(error) if ran else _translated(error, inputs)) from error
 
     @contextmanager
     def _watched(self, watch: Watch | None, precision: _Precision) -> Iterator[None]:
@@ -156,8 +193,11 @@ class Runner:
 
 
 @contextmanager
-def _unchanged(model: ms.nn.Cell) -> Iterator[_Precision]:
-    """Weights, their names, flags, mode, jit switch and random state as they were, afterwards."""
+def _unchanged(model: ms.nn.Cell, recording: bool = False) -> Iterator[_Precision]:
+    """Weights, their names, flags, mode, jit switch and random state as they were, afterwards.
+
+    With ``recording`` the cells' own flags say what is recorded for a gradient; without it, nothing is.
+    """
     cells = [(cell, cell.training, cell.phase, cell.requires_grad) for _, cell in model.cells_and_names()]
     mode, jit = ms.get_context("mode"), os.environ.get("MS_JIT")
     generator, kernel_seeds = ms.get_rng_state(), dict(getattr(_ms_seed, "_KERNEL_SEED", {}))
@@ -166,7 +206,7 @@ def _unchanged(model: ms.nn.Cell) -> Iterator[_Precision]:
             if mode != ms.PYNATIVE_MODE:
                 ms.set_context(mode=ms.PYNATIVE_MODE)
             os.environ["MS_JIT"] = "0"  # read at every call: a construct under @ms.jit runs as plain Python
-            for cell, *_ in cells:
+            for cell, *_ in cells if not recording else ():
                 cell.requires_grad = False  # no graph for gradients
             yield precision
         finally:
@@ -273,6 +313,23 @@ def kernel_noise() -> dict[str, Array]:
     return found
 
 
+@contextmanager
+def _asked_for_gradients(parameters: Collection[ms.Parameter]) -> Iterator[None]:
+    """These parameters, and all that did before, ask for a gradient; afterwards they are as they were."""
+    flags = [(p, p.requires_grad) for p in parameters]
+    try:
+        for parameter in parameters:
+            parameter.requires_grad = True
+        yield
+    finally:
+        for parameter, flag in flags:
+            parameter.requires_grad = flag
+
+
+def _tensor_or_none(value: Any) -> Any:
+    return value if isinstance(value, ms.Tensor) else None
+
+
 def _output(value: Any) -> Array | None:
     return widen(edge.array_of(value, "an output")) if isinstance(value, ms.Tensor) else None
 
@@ -287,6 +344,14 @@ def _translated(error: Exception, inputs: Inputs) -> AutomapError:
         if found := pattern.search(text):
             return _not_runnable(found[1], f"{found[1]} in {found[2].lower()}")
     return running.refused(error, inputs, "mindspore")
+
+
+def _no_backward(error: Exception) -> AutomapError:
+    """The error for a backward that does not run though the forward did."""
+    text = str(error)
+    if found := next((f for pattern in (*_LACKS, *_LACKS_BACKWARD, *_LACKS_TYPE) if (f := pattern.search(text))), None):
+        return _not_runnable(found[1], f"the backward of {found[1]}")
+    return NotRunnableError(f"the MindSpore network has no backward here: {running.one_line(error)}", "backward")
 
 
 def _not_runnable(operation: str, what: str) -> NotRunnableError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -51,6 +51,35 @@ class Visit:
     obj: Any
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Loss:
+    """One number made of a network's outputs: ``sum(w * y) + bend / 2 * sum(|w| * y**2)``.
+
+    Attributes:
+        weights: the outputs of :meth:`Runner.run` with each array replaced by its weights, of the same shape, or by
+            None where it has no part in the loss.
+        bend: how much the quadratic part counts. Without it the loss is linear in the outputs.
+    """
+
+    weights: Any
+    bend: float = 0.0
+
+    def terms(self, outputs: Any) -> Iterator[tuple[Any, Array]]:
+        """Each output that has a part in the loss, and its weights; ``outputs`` as :func:`nested_to_numpy` has them."""
+        yield from _side_by_side(outputs, self.weights)
+
+
+def _side_by_side(outputs: Any, weights: Any) -> Iterator[tuple[Any, Array]]:
+    if isinstance(weights, np.ndarray):
+        yield outputs, weights
+    elif isinstance(weights, Mapping):
+        for key, value in weights.items():
+            yield from _side_by_side(outputs[key], value)
+    elif isinstance(weights, tuple):
+        for output, value in zip(outputs, weights, strict=True):
+            yield from _side_by_side(output, value)
 
 
 #: What can stand around every call of every module of a network: ``watch(visit, proceed)`` returns what the caller
@@ -112,6 +141,29 @@ class Runner(Protocol):
         Raises:
             InputError: the network does not take these inputs; the framework's own words are in the message.
             NotRunnableError: an operation has no kernel on this machine.
+        """
+
+    def trained(self) -> frozenset[str]:
+        """The parameters of floating-point numbers that ask for a gradient; a tied one under each of its names."""
+
+    def gradients(
+        self, inputs: Inputs, loss: Loss, names: Collection[str], forward: Forward | None = None
+    ) -> dict[str, Array]:
+        """The gradient of a loss, in inference mode; whatever that changes is put back.
+
+        Args:
+            inputs: as for :meth:`run`.
+            loss: its weights have the form of what :meth:`run` returns for these inputs.
+            names: of parameters, whether they ask for a gradient or not. Each name of a tied parameter gets the
+                gradient of the whole parameter.
+            forward: as for :meth:`run`.
+
+        Returns:
+            An array for each name; zeros where the loss does not depend on the parameter.
+
+        Raises:
+            InputError: as :meth:`run` raises it.
+            NotRunnableError: the forward or the backward of an operation cannot run on this machine.
         """
 
 

@@ -5,9 +5,10 @@ It imports PyTorch, and is itself imported only where a PyTorch network has to r
 
 from __future__ import annotations
 
+import copy
 import functools
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,7 +19,7 @@ from automap import running, torch_edge
 from automap.dtypes import Array, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
-from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Module, Visit, Watch
+from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Module, Visit, Watch
 
 #: Messages about something that this machine lacks; the group names it.
 _LACKS = (
@@ -26,6 +27,13 @@ _LACKS = (
     re.compile(r"\"(\w+)\" not implemented for '(?:Half|BFloat16|Float8\w*|Complex\w+)'"),
     re.compile(r"Torch not compiled with (CUDA) enabled"),
     re.compile(r"Found no (NVIDIA driver)"),
+)
+
+#: Messages about a backward that does not exist; the group names the operation.
+_LACKS_BACKWARD = (
+    *_LACKS,
+    re.compile(r"derivative for '?([\w:.]+)'? is not implemented"),
+    re.compile(r"the derivative of '([\w:.]+)' is not"),
 )
 
 
@@ -84,15 +92,66 @@ class Runner:
     def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
         with _unchanged(self.model), torch.no_grad(), self._watched(watch):
             self.model.eval()
-            call = forward or running.call
             try:
-                if isinstance(inputs, dict):
-                    out = call(self.model, **{name: self._tensor(a) for name, a in inputs.items()})
-                else:
-                    out = call(self.model, *map(self._tensor, inputs))
-                return running.nested_to_numpy(out, _output)
+                return running.nested_to_numpy(self._called(inputs, forward), _output)
             except Exception as error:
                 raise _translated(error, inputs) from error
+
+    def _called(self, inputs: Inputs, forward: Forward | None) -> Any:
+        call = forward or running.call
+        if isinstance(inputs, dict):
+            return call(self.model, **{name: self._tensor(a) for name, a in inputs.items()})
+        return call(self.model, *map(self._tensor, inputs))
+
+    def trained(self) -> frozenset[str]:
+        return frozenset(n for n, t in self._tensors.items() if t.requires_grad and t.is_floating_point())
+
+    def gradients(
+        self, inputs: Inputs, loss: Loss, names: Collection[str], forward: Forward | None = None
+    ) -> dict[str, Array]:
+        wanted = {name: self._tensors[name] for name in names}
+        with _unchanged(self.model), _asked_for_gradients(wanted.values()), torch.enable_grad():
+            self.model.eval()
+            try:
+                outputs = running.nested_to_numpy(self._called(inputs, forward), _tensor_or_none)
+            except Exception as error:
+                raise _translated(error, inputs) from error
+            terms = [(y, self._tensor(w).to(y)) for y, w in loss.terms(outputs) if y.requires_grad]
+            # The loss is known by its derivatives: its value is not needed, and would only be rounded.
+            heads = [w + loss.bend * w.abs() * y.detach() if loss.bend else w for y, w in terms]
+            found: Any = [None] * len(wanted)
+            try:
+                if terms and wanted:
+                    found = torch.autograd.grad([y for y, _ in terms], list(wanted.values()), heads, allow_unused=True)
+            except Exception as error:
+                raise _no_backward(error) from error
+        made = {n: torch.zeros_like(t) if g is None else g for (n, t), g in zip(wanted.items(), found, strict=True)}
+        return {name: widen(torch_edge.array_of(g.detach(), name)) for name, g in made.items()}
+
+    def gradients_with_noise(
+        self,
+        inputs: Inputs,
+        loss: Loss,
+        names: Collection[str],
+        seed: int,
+        kernel_noise: Mapping[str, Array],
+        forward: Forward | None = None,
+        *,
+        units: float = 1.0,
+    ) -> dict[str, Array]:
+        """Gradients as another machine might have computed them; see :meth:`run_with_noise`.
+
+        Every parameter is off by at most ``units`` units in its last place.
+        """
+        with self._noisy(seed, kernel_noise, units):
+            return self.gradients(inputs, loss, names, forward)
+
+    def double(self) -> Runner | None:
+        """The runner of a copy of the network in float64, or None where there can be none."""
+        try:
+            return Runner(copy.deepcopy(self.model).double())
+        except Exception:  # whatever a network's own parts say to being copied
+            return None
 
     def first_names(self) -> dict[str, torch.Tensor]:
         """Every parameter and persistent buffer; a tied one by the first of its names."""
@@ -149,15 +208,21 @@ class Runner:
         ``kernel_noise`` by at most what :func:`automap.mindspore_runner.kernel_noise` says of its argument. How far
         the outputs move tells how much two right implementations of this very network can differ.
         """
+        with self._noisy(seed, kernel_noise):
+            return self.run(inputs, forward, watch)
+
+    @contextmanager
+    def _noisy(self, seed: int, kernel_noise: Mapping[str, Array], units: float = 1.0) -> Iterator[None]:
         rng = torch.Generator().manual_seed(seed)
 
         def noise(like: torch.Tensor) -> torch.Tensor:
             return (2 * torch.rand(like.shape, generator=rng) - 1).to(like)
 
-        with _unchanged(self.model), torch.no_grad(), _KernelNoise(kernel_noise, noise):
-            for tensor in {id(t): t for t in self._tensors.values() if t.is_floating_point()}.values():
-                tensor.mul_(1 + torch.finfo(tensor.dtype).eps * noise(tensor))
-            return self.run(inputs, forward, watch)
+        with _unchanged(self.model), _KernelNoise(kernel_noise, noise):
+            with torch.no_grad():
+                for tensor in {id(t): t for t in self._tensors.values() if t.is_floating_point()}.values():
+                    tensor.mul_(1 + units * torch.finfo(tensor.dtype).eps * noise(tensor))
+            yield
 
     @contextmanager
     def _watched(self, watch: Watch | None) -> Iterator[None]:
@@ -235,6 +300,23 @@ def _module(path: str, module: torch.nn.Module, tensors: Mapping[str, torch.Tens
     return Module(path, type(module).__name__, tuple((n, prefix + n) for n in names if prefix + n in tensors))
 
 
+@contextmanager
+def _asked_for_gradients(tensors: Collection[torch.Tensor]) -> Iterator[None]:
+    """These tensors, and all that did before, ask for a gradient; afterwards they are as they were."""
+    flags = [(t, t.requires_grad) for t in tensors]
+    try:
+        for tensor in tensors:
+            tensor.requires_grad_(True)
+        yield
+    finally:
+        for tensor, flag in flags:
+            tensor.requires_grad_(flag)
+
+
+def _tensor_or_none(value: Any) -> Any:
+    return value if isinstance(value, torch.Tensor) else None
+
+
 def _output(value: Any) -> Array | None:
     return widen(torch_edge.array_of(value, "an output")) if isinstance(value, torch.Tensor) else None
 
@@ -245,3 +327,10 @@ def _translated(error: Exception, inputs: Inputs) -> AutomapError:
         if found := pattern.search(str(error)):
             return NotRunnableError(f"the PyTorch network cannot run here: {running.one_line(error)}", found[1])
     return running.refused(error, inputs, "torch")
+
+
+def _no_backward(error: Exception) -> AutomapError:
+    """The error for a backward that does not run though the forward did."""
+    named = next((found for pattern in _LACKS_BACKWARD if (found := pattern.search(str(error)))), None)
+    operation = named[1] if named else "backward"
+    return NotRunnableError(f"the PyTorch network has no backward here: {running.one_line(error)}", operation)

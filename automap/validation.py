@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from automap import comparison, conversion, sources
+from automap import comparison, conversion, parity, sources
 from automap.comparison import TOLERANCE, Comparison
+from automap.curvature import DIRECTIONS, Curvature
 from automap.dtypes import Array
 from automap.errors import AutomapError, ConversionError, InputError, NotRunnableError, SourceError
+from automap.gradients import Case, Gradients, Point
 from automap.mapping import Mapping as ParameterMapping
+from automap.parity import Wanted
 from automap.probing import InputsLike, InputSpec, Probe, guess_inputs, open_inputs, parse_input
+from automap.relabeling import Links
 from automap.running import FRAMEWORK_NAMES, Forward, Inputs, Runner
 from automap.seeding import seeded_weights
 
@@ -55,6 +59,8 @@ class Validation:
         inputs: the inputs in words, as ``parse_input`` reads them.
         seed: of the weights and inputs.
         operation: the operation that has no kernel here (exit code 4), else ``""``.
+        gradients: what came of comparing the gradients, or None if nobody asked or they cannot be had.
+        curvature: the same of the second derivatives.
     """
 
     passed: bool
@@ -66,6 +72,8 @@ class Validation:
     inputs: tuple[str, ...] = ()
     seed: int = 0
     operation: str = ""
+    gradients: Gradients | None = None
+    curvature: Curvature | None = None
 
     @property
     def greatest(self) -> float | None:
@@ -80,7 +88,12 @@ class Validation:
 
     def __str__(self) -> str:
         lines = [self.verdict, *(f"  {c.words}" for c in self.outputs if c.words not in self.verdict and not c.passed)]
-        return "\n".join([*lines, *(f"  {a}" for a in self.assumptions)])
+        more = parity.lines(self.gradients, self.curvature, self.verdict)
+        return "\n".join([*lines, *(f"  {a}" for a in (*more, *self._notes))])
+
+    @property
+    def _notes(self) -> tuple[str, ...]:
+        return (*self.assumptions, *parity.notes(self.gradients, self.curvature))
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -104,7 +117,8 @@ class Validation:
                     *(("", "", "", c.problem) if c.problem in ("shape", "structure") else _figures(c)),
                 )
             parts.append(table)
-        parts += [Text(f"note: {a}", style="dim") for a in self.assumptions]
+        parts += parity.tables(self.gradients, self.curvature)
+        parts += [Text(f"note: {a}", style="dim") for a in self._notes]
         return Group(*parts)
 
     def to_json(self) -> str:
@@ -112,6 +126,10 @@ class Validation:
         content = {"format": "automap-validation/1", **dataclasses.asdict(self)}
         content["greatest"] = self.greatest
         content["allowed"] = self.allowed
+        if self.gradients is not None:
+            content["gradients"] |= {"passed": self.gradients.passed, "greatest": self.gradients.greatest}
+        if self.curvature is not None:
+            content["curvature"]["passed"] = self.curvature.passed
         return json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -129,6 +147,9 @@ def validate(
     atol: float | None = None,
     torch_args: Mapping[str, Any] | None = None,
     ms_args: Mapping[str, Any] | None = None,
+    grad: bool = False,
+    curvature: int | bool = 0,
+    hessian_eigenvalue: bool = False,
 ) -> Validation:
     """Run both networks in inference mode on the same weights and inputs, and compare what they return.
 
@@ -150,6 +171,11 @@ def validate(
         atol: a difference allowed on top of that, 0 without it.
         torch_args: keyword arguments for a PyTorch factory.
         ms_args: keyword arguments for a MindSpore factory.
+        grad: compare the gradients by every mapped parameter that PyTorch trains, too, for a loss that is the sum of
+            the outputs with seeded weights.
+        curvature: along how many seeded directions to compare the loss's second derivative, and the gradients; True
+            stands for 3.
+        hessian_eigenvalue: compare the greatest eigenvalue of the loss's Hessian, and the gradients.
 
     Raises:
         InputError: inputs that are not understood, or that a network does not take.
@@ -166,6 +192,7 @@ def validate(
         ms_forward,
         rtol,
         atol or 0.0,
+        Wanted(grad, DIRECTIONS if curvature is True else int(curvature), hessian_eigenvalue),
     )
     try:
         return run.validate(probe, weights)
@@ -190,8 +217,9 @@ class Run:
         ms_forward: Forward | None,
         rtol: float | None,
         atol: float,
+        wanted: Wanted | None = None,
     ) -> None:
-        self.mapping = mapping
+        self.mapping, self.wanted = mapping, wanted or Wanted()
         # The listings first: running a network may rename its parameters.
         self.listing, self.target = torch.listing(), mindspore.listing()
         self.seed = seed
@@ -241,9 +269,20 @@ class Run:
         left_out = tuple(p.name for p in self.target if p.kind != "optimizer" and p.name not in made)
         outputs = tuple(self.compared(expected, answers, spread))
         passed, verdict, code = self._verdict(outputs, expected, left_out)
-        return Validation(
+        result = Validation(
             passed, verdict, code, outputs, tuple(self.assumptions), left_out, probe.describe(), self.seed
         )
+        if not self.wanted:
+            return result
+        runs = [Case(*row) for row in zip(drawn, expected, answers, strict=True)]
+        answer = parity.examine(self.wanted, self._point(state, made), runs, passed, verdict, code)
+        return dataclasses.replace(result, **{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})
+
+    def _point(self, state: dict[str, Array], made: dict[str, Array]) -> Point:
+        trained = self.torch.trained(), self.mindspore.trained()
+        links = Links.of(self.mapping, self.listing, self.target, *trained)
+        forwards = self.torch_forward, self.ms_forward
+        return Point(self.torch, self.mindspore, links, state, made, self.kernel_noise, self.seed, *forwards)
 
     def given_weights(self, weights: Any) -> dict[str, Array]:
         """The user's weights, checked against the network: what it lacks is told, what they lack is an error."""

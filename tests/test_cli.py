@@ -125,8 +125,7 @@ def test_each_command_has_help_with_an_example(command, name):
 
 
 def test_later_work_is_not_listed(command):
-    for flag in ("--grad", "--curvature", "--per-layer"):
-        assert flag not in command("validate", "--help").out
+    assert "--per-layer" not in command("validate", "--help").out
     assert command("trace", "net.py:build").status == 2
 
 
@@ -380,7 +379,17 @@ def test_validate_exits_as_the_validation_says(command, monkeypatch, mapping, st
         "atol": 1e-6,
         "inputs": ["float32[2,3]", "int64[2]<9"],
         "seed": 3,
+        "grad": False,
+        "curvature": 0,
+        "hessian_eigenvalue": False,
     }
+    for flags, expected in (
+        (["--grad"], (True, 0, False)),
+        (["--curvature"], (False, True, False)),
+        (["--curvature", "--directions", "5", "--hessian-eigenvalue"], (False, 5, True)),
+    ):
+        command("validate", mapping, "a:b", "c:d", *flags)
+        assert (seen["grad"], seen["curvature"], seen["hessian_eigenvalue"]) == expected
 
 
 @pytest.mark.parametrize(("validation", "status"), [(0, 0), (1, 1), (3, 3), (4, 4)])
@@ -429,6 +438,7 @@ def test_diff(command, mapping, tmp_path):
         (["convert", "m.json", "x.pth"], "Missing option '-o' / '--output'"),
         (["params", "x.csv", "--framework", "tf"], "'tf' is not one of 'torch', 'mindspore'"),
         (["validate", "m.json", "a:b", "c:d", "--rtol", "-1"], "-1.0 is not in the range"),
+        (["validate", "m.json", "a:b", "c:d", "--directions", "2"], "'--directions': it is of use with --curvature"),
     ],
 )
 def test_bad_usage_exits_2_in_one_line(command, args, words):

@@ -14,7 +14,7 @@ import pytest
 
 from automap.dtypes import dtype_name
 from automap.errors import ConversionError, InputError, NotRunnableError
-from automap.running import Runner
+from automap.running import Loss, Runner
 
 pytestmark = pytest.mark.frameworks
 
@@ -426,3 +426,153 @@ def test_a_watch_may_run_a_module_again_with_other_weights_which_are_put_back(si
     runner.run([np.ones((1, 3), np.float32)], watch=watch)
     assert [float(o[0, 0]) for o in outs[:3]] == [0, 3, 6]
     assert all((before[name] == array).all() for name, array in runner.state().items())
+
+
+# -- gradients ---------------------------------------------------------------------------------------------------------
+
+
+def gradient_loss(outputs: Any, bend: float = 0.0) -> Loss:
+    """Weights for every output of floating-point numbers in a dict; the others have no part."""
+    weights = {k: np.full(a.shape, 0.5, np.float32) if a.dtype.kind == "f" else None for k, a in outputs.items()}
+    return Loss(weights, bend)
+
+
+def dense_pair() -> tuple[Any, Any]:
+    import torch
+    from mindspore import nn
+
+    class Torch(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = torch.nn.Linear(4, 3)
+            self.idle = torch.nn.Linear(2, 2)
+
+        def forward(self, x: Any) -> Any:
+            return {"y": self.fc(x), "n": torch.arange(3)}
+
+    class Port(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Dense(4, 3)
+            self.idle = nn.Dense(2, 2)
+
+        def construct(self, x: Any) -> Any:
+            return {"y": self.fc(x), "n": x.astype("int32")}
+
+    return Torch(), Port()
+
+
+@pytest.mark.parametrize("bend", [0.0, 2.0])
+def test_gradients_are_those_of_the_loss(bend):
+    for runner in (torch_runner(dense_pair()[0]), ms_runner(dense_pair()[1])):
+        y = runner.run([X])
+        assert runner.trained() == {"fc.weight", "fc.bias", "idle.weight", "idle.bias"}
+        found = runner.gradients([X], gradient_loss(y, bend), ["fc.weight", "fc.bias", "idle.bias"])
+        head = 0.5 + bend * 0.5 * y["y"]
+        assert np.allclose(found["fc.weight"], head.T @ X, rtol=1e-5)
+        assert np.allclose(found["fc.bias"], head.sum(0), rtol=1e-5)
+        assert np.array_equal(found["idle.bias"], np.zeros(2))
+        assert runner.gradients([X], gradient_loss(y), []) == {}
+        assert not runner.gradients([X], Loss({"y": None, "n": None}), ["fc.bias"])["fc.bias"].any()
+
+
+def test_a_frozen_parameter_has_a_gradient_and_stays_frozen():
+    t, m = dense_pair()
+    t.fc.bias.requires_grad_(False)
+    m.fc.bias.requires_grad = False
+    for runner, bias in ((torch_runner(t), t.fc.bias), (ms_runner(m), m.fc.bias)):
+        assert "fc.bias" not in runner.trained()
+        assert runner.gradients([X], gradient_loss(runner.run([X])), ["fc.bias"])["fc.bias"].any()
+        assert not bias.requires_grad
+
+
+def test_gradients_leave_a_torch_network_as_it_was():
+    import torch
+
+    net = torch_net()
+    state = {name: t.clone() for name, t in net.state_dict().items()}
+    runner = torch_runner(net)
+    loss = Loss({"logits": np.ones((2, 3), np.float32), "ids": None})
+    torch.manual_seed(3), np.random.seed(3)
+    expected = torch.rand(1), np.random.rand()
+    torch.manual_seed(3), np.random.seed(3)
+    # Its forward changes a parameter that asks for a gradient, and only under no_grad: that is its own affair.
+    with contextlib.suppress(NotRunnableError):
+        assert runner.gradients([X], loss, ["fc.weight"])["fc.weight"].any()
+    assert (torch.rand(1), np.random.rand()) == expected
+    assert all(torch.equal(t, state[name]) for name, t in net.state_dict().items())
+    assert net.training
+    assert all(p.grad is None for p in net.parameters())
+
+
+def test_gradients_leave_a_mindspore_network_as_it_was(monkeypatch):
+    import mindspore as ms
+
+    monkeypatch.setenv("MS_JIT", "1")
+    net = ms_net()
+    net.set_train(True)
+    names = [p.name for p in net.get_parameters()]
+    values = [p.asnumpy().copy() for p in net.get_parameters()]
+    flags = [p.requires_grad for p in net.get_parameters()]
+    cells = [c.requires_grad for _, c in net.cells_and_names()]
+    runner = ms_runner(net)
+    loss = Loss({"logits": (np.ones((2, 3), np.float32), (None,))})
+    ms.set_context(mode=ms.GRAPH_MODE)
+    try:
+        found = runner.gradients([X, np.array([1])], loss, ["layers.0.weight", "layers.1.weight", "bn.gamma"])
+        assert ms.get_context("mode") == ms.GRAPH_MODE
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+    assert [found[name].any() for name in found] == [False, True, True]  # the first of the layers is not called
+    assert [p.name for p in net.get_parameters()] == names
+    assert all(np.array_equal(p.asnumpy(), v) for p, v in zip(net.get_parameters(), values, strict=True))
+    assert [p.requires_grad for p in net.get_parameters()] == flags
+    assert [c.requires_grad for _, c in net.cells_and_names()] == cells
+    assert net.training
+    assert os.environ["MS_JIT"] == "1"
+
+
+def test_what_fails_while_gradients_are_computed_is_told_apart():
+    import torch
+    from mindspore import nn, ops
+
+    class Gate(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return x.clone()
+
+    class Torch(torch.nn.Linear):
+        def forward(self, x: Any) -> Any:
+            return Gate.apply(super().forward(x))
+
+    class Port(nn.Dense):
+        def construct(self, x: Any) -> Any:
+            return ops.heaviside(super().construct(x), x[:, :3])
+
+    loss = Loss(np.ones((2, 3), np.float32))
+    with pytest.raises(NotRunnableError, match="the PyTorch network has no backward here: ") as e:
+        torch_runner(Torch(4, 3)).gradients([X], loss, ["weight"])
+    assert e.value.operation == "backward"
+    runner = ms_runner(Port(4, 3))
+    with pytest.raises(NotRunnableError, match="the backward of Heaviside has no kernel on CPU") as e:
+        runner.gradients([X], loss, ["weight"])
+    assert e.value.operation == "Heaviside"
+    with pytest.raises(InputError, match="does not run on"):
+        runner.gradients([X[:, :2]], loss, ["weight"])
+
+
+def test_a_copy_in_float64_and_gradients_under_noise():
+    import torch
+
+    net = torch.nn.Linear(4, 3)
+    runner: Any = torch_runner(net)
+    loss = Loss(np.ones((2, 3), np.float32), 1.0)
+    plain = runner.gradients([X], loss, ["weight"])["weight"]
+    exact = runner.double().gradients([X], loss, ["weight"])["weight"]
+    noisy = runner.gradients_with_noise([X], loss, ["weight"], 0, {}, units=100.0)["weight"]
+    assert (plain.dtype, exact.dtype, net.weight.dtype) == (np.float32, np.float64, torch.float32)
+    assert 0 < np.abs(plain - exact).max() < 1e-6 * np.abs(exact).max()
+    assert 1e-6 < np.abs(noisy - exact).max() / np.abs(exact).max() < 1e-4
+    assert np.array_equal(runner.gradients([X], loss, ["weight"])["weight"], plain)
+    net.lock = __import__("threading").Lock()  # what cannot be copied
+    assert runner.double() is None

@@ -1,0 +1,144 @@
+"""What a validation says of training: the gradients and the curvature that were asked for, after the outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from automap.curvature import Curvature, compare_curvature
+from automap.errors import NotRunnableError
+from automap.gradients import Case, GradientComparison, Gradients, Point, compare_gradients
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+#: So many differing gradients are shown, the worst first.
+_SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for beside the outputs.
+
+    Attributes:
+        gradients: whether the gradients are compared; they are with any of the others.
+        directions: along how many directions the curvature is.
+        eigenvalue: whether the greatest eigenvalue of the Hessian is.
+    """
+
+    gradients: bool = False
+    directions: int = 0
+    eigenvalue: bool = False
+
+    def __bool__(self) -> bool:
+        return self.gradients or self.bends
+
+    @property
+    def bends(self) -> bool:
+        """Whether anything of the curvature is asked for."""
+        return self.directions > 0 or self.eigenvalue
+
+
+@dataclass(frozen=True)
+class Parity:
+    """The answer, and what a validation becomes with it; the fields are those of ``Validation``."""
+
+    passed: bool
+    verdict: str
+    exit_code: int
+    gradients: Gradients | None = None
+    curvature: Curvature | None = None
+    operation: str = ""
+
+
+def examine(wanted: Wanted, point: Point, cases: Sequence[Case], passed: bool, verdict: str, exit_code: int) -> Parity:
+    """Compare what is wanted, and add it to the verdict on the outputs.
+
+    Outputs that differ decide the exit code. Where they agree, gradients or curvature that differ are the networks'
+    fault (3), unless the gradients show a wrong entry (1); a backward that cannot run here proves nothing (4).
+    """
+    gradients: Gradients | None = None
+    bend: Curvature | None = None
+    try:
+        gradients = compare_gradients(point, cases, located=passed)
+        if wanted.bends:
+            bend = compare_curvature(point, cases[0], wanted.directions, wanted.eigenvalue)
+    except NotRunnableError as error:
+        known = [] if gradients is None else [gradients.words]
+        words = _joined(verdict, [*known, str(error)], but=False)
+        return Parity(False, words, error.exit_code if passed else exit_code, gradients, None, error.operation)
+    parts = [part for part in (gradients, bend) if part is not None]
+    good = all(part.passed for part in parts)
+    words = _joined(verdict, [part.words for part in parts], but=passed and not good)
+    if passed and not good:
+        differing = any(part.of("differs") for part in parts)
+        exit_code = 1 if gradients.mapping_is_wrong or not differing else 3
+    return Parity(passed and good, words, exit_code, gradients, bend)
+
+
+def lines(gradients: Gradients | None, curvature: Curvature | None, verdict: str) -> list[str]:
+    """What the verdict does not say yet, a line each."""
+    out: list[str] = []
+    if gradients is not None:
+        worst = _worst(gradients)
+        out += [f"gradient {c.words}" for c in worst[:_SHOWN] if c.words not in verdict]
+        if len(worst) > _SHOWN:
+            out.append(f"and {len(worst) - _SHOWN} more gradients")
+    if curvature is not None:
+        out += [f"curvature {b.words}" for b in curvature.bends if b.words not in verdict]
+    return out
+
+
+def notes(gradients: Gradients | None, curvature: Curvature | None) -> list[str]:
+    """What was left out, and what else there is to know."""
+    out: list[str] = []
+    if gradients is not None:
+        reasons: dict[str, list[str]] = {}
+        for name, why in gradients.left_out:
+            reasons.setdefault(why, []).append(name)
+        for why, names in reasons.items():
+            more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+            out.append(f"{len(names)} gradient(s) were not compared ({why}): {', '.join(names[:3])}{more}")
+        out += gradients.notes
+    if curvature is not None:
+        out += curvature.notes
+    return out
+
+
+def tables(gradients: Gradients | None, curvature: Curvature | None) -> list[RenderableType]:
+    """The differing gradients and every number of the curvature, for a terminal."""
+    from rich.table import Table
+    from rich.text import Text
+
+    out: list[RenderableType] = []
+
+    def table(*titles: str) -> Table:
+        made = Table(box=None, pad_edge=False, header_style="dim")
+        for title in titles:
+            made.add_column(title, justify="left" if title in titles[:1] else "right")
+        out.append(made)
+        return made
+
+    if gradients is not None and gradients.of("differs"):
+        made = table("gradient by", "run", "scale", "off by", "of its scale", "allowed")
+        for c in _worst(gradients)[:_SHOWN]:
+            name = f"{c.name} (that of {c.same_as})" if c.same_as else c.name
+            figures = (c.scale, c.absolute, c.to_scale, c.allowed / c.scale if c.scale else c.allowed)
+            made.add_row(Text(name, style="red"), str(c.run), *(f"{x:.2g}" for x in figures))
+    if curvature is not None and curvature.bends:
+        made = table("curvature", "PyTorch", "MindSpore", "off by", "allowed")
+        for b in curvature.bends:
+            style = {"agrees": "", "differs": "red"}.get(b.state, "dim")
+            allowed = b.allowed / abs(b.torch) if b.torch else b.allowed
+            numbers = (f"{b.torch:.6g}", f"{b.mindspore:.6g}", f"{b.to_scale:.2g}", f"{allowed:.2g}")
+            made.add_row(Text(b.what, style=style), *numbers)
+    return out
+
+
+def _worst(gradients: Gradients) -> list[GradientComparison]:
+    return sorted(gradients.of("differs"), key=lambda c: (-c.to_scale, -c.absolute))
+
+
+def _joined(verdict: str, more: Sequence[str], but: bool) -> str:
+    return f"{verdict.removesuffix('.')}{', but ' if but else '; '}{'; '.join(more)}."
