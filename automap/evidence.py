@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 #: proven: the outputs agree. differs: they do not, though the mapping holds as far as the run could tell. open: they
-#: do not, and why is not known. not run: a network cannot run here, or no input is known.
-Status = Literal["proven", "differs", "open", "not run"]
+#: do not, and why is not known. not run: a network cannot run here. no input: none is known that both take.
+Status = Literal["proven", "differs", "open", "not run", "no input"]
 
 STATUSES: tuple[Status, ...] = get_args(Status)
 
-_EXIT: dict[Status, int] = {"proven": 0, "differs": 3, "open": 1, "not run": 4}
+_EXIT: dict[Status, int] = {"proven": 0, "differs": 3, "open": 1, "not run": 4, "no input": 0}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Proof:
 
     @property
     def exit_code(self) -> int:
-        """0 proven; 1 the outputs differ and it is not known why; 3 the networks differ; 4 nothing was run."""
+        """0 proven, or nothing to run on; 1 the outputs differ, why is open; 3 the networks differ; 4 one cannot."""
         return _EXIT[self.status]
 
     def __str__(self) -> str:

@@ -7,44 +7,28 @@ under two seeds: where the outputs agree, every parameter that has an effect on 
 
 from __future__ import annotations
 
-import functools
-import itertools
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from automap import comparison, conversion
-from automap.activations import Activations, Kept
+from automap.activations import Activations
 from automap.comparison import TOLERANCE, Comparison
 from automap.dtypes import Array
-from automap.errors import AutomapError, InputError, NotRunnableError
+from automap.errors import InputError, NotRunnableError
 from automap.evidence import Proof
-from automap.identification import LOOSE, Identified, Identifier, Way
+from automap.graph import Listing
+from automap.identification import Identified, Identifier, Way
 from automap.mapping import Entry, Mapping
 from automap.names import is_framework_word
 from automap.probing import InputsLike, Probe, guess_inputs, open_inputs
-from automap.running import Forward, Inputs, Module, Runner, Visit
-from automap.seeding import generator, seeded_weights
-from automap.tracing import Trace, apart, distance
+from automap.running import Forward, Module, Runner
 from automap.validation import demanded
+from automap.witness import SPREAD, Account, Live, Testimony, Weight, Witness
 
 if TYPE_CHECKING:
     from automap.sources import Source
-    from automap.torch_tracing import Effect
-
-#: Fingerprints of equal values in both frameworks may differ by this much, whatever rounding does to the network.
-LEAST_TOLERANCE = 5e-5
-#: The spread of values under rounding is a sample; the greatest difference may be a few times larger.
-SPREAD = 8.0
-#: A parameter counts as exercised if moving it by its scale moves the outputs by so many times what is allowed.
-EXERCISED = 2.0
-#: Parameters that no gradient reaches are tried one by one up to this many.
-MOST_TRIED = 64
 
 #: Makes the mapping anew: it is given what running the networks has settled.
 Settle = Callable[[Sequence[Way]], Mapping]
@@ -61,6 +45,7 @@ class Request:
         weights: PyTorch tensors by name instead of seeded ones.
         torch_forward, ms_forward: instead of the networks' own.
         pins: PyTorch names to MindSpore names that are settled.
+        progress: is told in words what is being done.
     """
 
     inputs: InputsLike = None
@@ -70,6 +55,7 @@ class Request:
     torch_forward: Forward | None = None
     ms_forward: Forward | None = None
     pins: dict[str, str] | None = None
+    progress: Callable[[str], None] = lambda words: None
 
 
 def prove(torch: Source, mindspore: Source, static: Mapping, settle: Settle, request: Request) -> Mapping:
@@ -78,146 +64,127 @@ def prove(torch: Source, mindspore: Source, static: Mapping, settle: Settle, req
     Raises:
         InputError: inputs that are not understood, or that a network does not take.
     """
-    bench = _Bench(torch, mindspore, request)
+    # The listings first: running a network may rename its parameters.
+    listing, target = torch.listing(), mindspore.listing()
+    # Imported only now that both frameworks are needed anyway.
+    from automap import mindspore_runner, torch_runner
+
+    given = open_inputs(request.inputs)
     try:
-        for probe in bench.probes():
+        pytorch = torch_runner.Runner(torch.model())
+        port = mindspore_runner.Runner(mindspore.model())
+        refused = ""
+        for probe in [given] if given is not None else _guesses(listing, pytorch, request):
+            live = Live(
+                pytorch,
+                listing,
+                probe,
+                request.seed,
+                request.weights,
+                request.torch_forward,
+                mindspore_runner.kernel_noise,
+                (port.dtype,),
+            )
             try:
-                return _Attempt(bench, probe, static, settle).mapping()
-            except InputError:
-                if not bench.guessing:
+                return Prover(live, port, target, static, settle, request).mapping()
+            except InputError as error:
+                if given is not None:
                     raise
+                refused = refused or f": {error}"
     except NotRunnableError as error:
         return replace(static, proof=Proof("not run", str(error)))
-    return replace(static, proof=Proof("not run", "no input is known that both networks take: give one with --input"))
+    return replace(static, proof=Proof("no input", f"no input is known that both networks take{refused}"))
 
 
-class _Bench:
-    """Both networks, ready to run."""
-
-    def __init__(self, torch: Source, mindspore: Source, request: Request) -> None:
-        # The listings first: running a network may rename its parameters.
-        self.listings = torch.listing(), mindspore.listing()
-        self.request = request
-        # Imported only now that both frameworks are needed anyway.
-        from automap import mindspore_runner, torch_runner
-
-        self.torch = torch_runner.Runner(torch.model())
-        self.mindspore: Runner = mindspore_runner.Runner(mindspore.model())
-        self.kernel_noise = mindspore_runner.kernel_noise
-        self.given = open_inputs(request.inputs)
-        self.guessing = self.given is None
-
-    def probes(self) -> Iterator[Probe]:
-        """The inputs given, or guesses."""
-        if self.given is not None:
-            yield self.given
-            return
-        forward = self.request.torch_forward
-        wanted = demanded(self.torch.model.forward if forward is None else forward) - (forward is not None)
-        for guess in guess_inputs(self.listings[0], wanted):
-            yield Probe(guess.specs)
+def _guesses(listing: Listing, runner: Any, request: Request) -> Iterator[Probe]:
+    forward = request.torch_forward
+    # A forward of the user's takes the model, too.
+    wanted = demanded(runner.model.forward if forward is None else forward) - (forward is not None)
+    for guess in guess_inputs(listing, wanted):
+        yield Probe(guess.specs)
 
 
-class _Attempt:
-    """One proof on certain inputs."""
+class Prover:
+    """One proof.
 
-    def __init__(self, bench: _Bench, probe: Probe, static: Mapping, settle: Settle) -> None:
-        self.bench, self.probe, self.static, self.settle = bench, probe, static, settle
-        self.request = bench.request
-        self.torch, self.mindspore = bench.torch, bench.mindspore
-        self.listing, self.target = bench.listings
-        table = max(TOLERANCE.get(d, 0.0) for d in (self.torch.dtype, self.mindspore.dtype))
-        self.table = table
-        self.places = {p.name: i for i, p in enumerate(self.listing)}
+    Args:
+        witness: PyTorch's side.
+        runner: of the MindSpore network.
+        target: its listing, taken before any run.
+        static: the mapping that names, shapes and structure made.
+        settle: makes it anew with what running has settled.
+        request: what else was asked for.
+    """
+
+    def __init__(
+        self, witness: Witness, runner: Runner, target: Listing, static: Mapping, settle: Settle, request: Request
+    ) -> None:
+        self.witness, self.runner, self.target, self.request = witness, runner, target, request
+        self.static, self.settle = static, settle
+        self.table = max(TOLERANCE.get(d, 0.0) for d in (witness.dtype, runner.dtype))
+        self.places = {p.name: i for i, p in enumerate(witness.listing)}
+        self.spread: dict[str, float] = {}
         self.floor = 0.0
         self.comparisons: list[Comparison] = []
 
     def mapping(self) -> Mapping:
-        seed = self.request.seed
-        first = self.probe.draw(seed, 0)
-        with self._holding(seed):
-            outputs, trace = self._traced(first, settle=self.request.weights is None)
-            tolerance, spread = self._noise(first, outputs, trace)
-            found = self._identify(first, outputs, trace, tolerance, spread)
-            ways = self._settled(found, tolerance)
-            mapping = self.settle(ways)
-            self._compare(mapping, first, outputs, spread)
-        with self._holding(seed + 1):
-            second = self.probe.draw(seed + 1, 1)
-            run = self.torch.run if self.request.weights is not None else self.torch.settle
-            outputs = run(second, self.request.torch_forward)
-            self._compare(mapping, second, outputs, spread)
-            agree = all(c.passed for c in self.comparisons)
-            effects = self._effects(second, outputs, mapping, trace, spread) if agree else None
-        return self._judged(mapping, found, effects)
+        """The mapping, with what was proven about each entry.
 
-    @contextmanager
-    def _holding(self, seed: int) -> Iterator[None]:
-        weights = self.request.weights
-        with self.torch.holding(seeded_weights(self.listing, seed) if weights is None else weights):
-            yield
+        Raises:
+            InputError: a network does not take the inputs.
+            NotRunnableError: a network cannot run here.
+        """
+        say = self.request.progress
+        say("Running the PyTorch network")
+        with self.witness.testimony(0) as first:
+            account = self.witness.account()
+            self.spread = account.spread
+            say("Identifying the cells of the MindSpore network")
+            found = self._identify(first, account)
+            mapping = self.settle(self._settled(found, account))
+            say("Comparing the outputs")
+            if self._ran_as(found, mapping):
+                self.comparisons += self._compared(0, first.outputs, found.outputs)
+            else:
+                self._compare(mapping, first)
+        weight = None
+        for run in range(1, len(self.witness.seeds)):
+            with self.witness.testimony(run) as further:
+                self._compare(mapping, further)
+                if run == len(self.witness.seeds) - 1 and self._agree():
+                    say("Looking for parameters without an effect")
+                    weight = self.witness.weight(further, lambda where, a: self._allowed(where, a, a))
+        return self._judged(mapping, found, weight)
 
-    # ---------------------------------------------------------------------------------------------------------- PyTorch
+    # --------------------------------------------------------------------------------------------------- identification
 
-    def _traced(self, inputs: Inputs, settle: bool) -> tuple[Any, Trace]:
-        from automap import torch_tracing
-
-        run = self.torch.settle if settle else None
-        return torch_tracing.trace(self.torch, inputs, self.request.torch_forward, run)
-
-    def _noise(self, inputs: Inputs, outputs: Any, trace: Trace) -> tuple[list[float], dict[str, float]]:
-        """How far rounding and the error of kernels move what each module sees, and each output."""
-        from automap import torch_tracing
-
-        least = max(LEAST_TOLERANCE, 5 * self.table)
-        noisy = functools.partial(self._run_with_noise, self.request.seed)
-        try:
-            moved, other = torch_tracing.trace(self.torch, inputs, self.request.torch_forward, noisy)
-        except AutomapError:  # a network that cannot be watched so (a compiled one): the table stands
-            return [10 * least] * len(trace.calls), {}
-        tolerance = [least] * len(trace.calls)
-        if [c.path for c in trace.calls] == [c.path for c in other.calls]:
-            for k, (a, b) in enumerate(zip(trace.calls, other.calls, strict=True)):
-                ways = [d for d in (apart(a.inputs, b.inputs), apart(a.outputs, b.outputs)) if d < math.inf]
-                tolerance[k] = min(max([least, *(SPREAD * d for d in ways)]), max(least, LOOSE / 5))
-        spread: dict[str, float] = {}
-        for where, x, y in comparison.pair(outputs, moved).pairs:
-            if x.shape == y.shape and x.dtype.kind in "fc":
-                with np.errstate(invalid="ignore"):
-                    spread[where] = comparison.scale_of(np.abs(x - y))
-        return tolerance, spread
-
-    def _run_with_noise(self, seed: int, inputs: Inputs, forward: Forward | None, watch: Any) -> Any:
-        return self.torch.run_with_noise(inputs, seed, self.bench.kernel_noise(), forward, watch)
-
-    # -------------------------------------------------------------------------------------------------------- MindSpore
-
-    def _identify(
-        self, inputs: Inputs, outputs: Any, trace: Trace, tolerance: list[float], spread: dict[str, float]
-    ) -> Identified:
+    def _identify(self, first: Testimony, account: Account) -> Identified:
         """Identified as it runs; where something differs, once more with PyTorch's values fed where it does."""
-        with self.mindspore.holding(self._made(self.static)):
-            found = self._search(trace, tolerance, None).run(inputs, self.request.ms_forward)
+        made = self._made(self.static, first)
+        with self.runner.holding(made):
+            found = self._search(first, account, None).run(first.inputs, self.request.ms_forward)
         strange = found.apart or any(
-            s.call >= 0 and tolerance[s.call] < s.after < math.inf for s in found.seen.values()
+            s.call >= 0 and account.tolerance[s.call] < s.after < math.inf for s in found.seen.values()
         )
-        if not strange or all(c.passed for c in self._compared(0, outputs, found.outputs, spread)):
+        if not strange or all(c.passed for c in self._compared(0, first.outputs, found.outputs)):
             return found
         with Activations() as activations:
-            feed = self._fed(activations, inputs, trace)
-            with self.mindspore.holding(self._made(self.static)):
-                return self._search(trace, tolerance, feed).run(inputs, self.request.ms_forward)
+            feed = self.witness.feed(activations)
+            if feed is None:
+                return found
+            with self.runner.holding(made):
+                return self._search(first, account, feed).run(first.inputs, self.request.ms_forward)
 
-    def _search(self, trace: Trace, tolerance: list[float], feed: Any) -> Identifier:
+    def _search(self, first: Testimony, account: Account, feed: Any) -> Identifier:
         return Identifier(
-            trace,
-            tolerance,
-            self.mindspore,
-            self.bench.listings,
-            self.torch.value,
+            account.trace,
+            account.tolerance,
+            self.runner,
+            (self.witness.listing, self.target),
+            first.value,
             self._rank(),
             feed,
-            self.request.pins or {},
+            self.request.pins,
         )
 
     def _rank(self) -> Callable[[Module, Module], float]:
@@ -232,152 +199,99 @@ class _Attempt:
 
         return rank
 
-    def _fed(
-        self, activations: Activations, inputs: Inputs, trace: Trace
-    ) -> Callable[[int], tuple[list[Array], list[Array]]]:
-        """PyTorch once more, with what its modules see and give written to a file."""
-        kept: list[tuple[list[Kept], list[Kept]]] = []
+    def _settled(self, found: Identified, account: Account) -> list[Way]:
+        """What the run has settled: cells whose input agreed; without names, what execution order says of others."""
+        ways: list[Way] = []
+        for seen in found.seen.values():
+            agreed = seen.call >= 0 and seen.before <= account.tolerance[seen.call]
+            if agreed or self.request.ignore_names:
+                ways += seen.option.ways
+        return ways
 
-        def watch(visit: Visit, proceed: Callable[..., Any]) -> Any:
-            if not visit.module.own:
-                return proceed(*visit.args, **visit.kwargs)
-            arguments = self.torch.tensors((visit.args, visit.kwargs))
-            mine: tuple[list[Kept], list[Kept]] = ([activations.keep(self.torch.array(t)) for t in arguments], [])
-            kept.append(mine)
-            out = proceed(*visit.args, **visit.kwargs)
-            mine[1].extend(activations.keep(self.torch.array(t)) for t in self.torch.tensors(out))
-            return out
-
-        self.torch.run(inputs, self.request.torch_forward, watch)
-
-        def feed(call: int) -> tuple[list[Array], list[Array]]:
-            before, after = kept[call]
-            return [activations.read(k) for k in before], [activations.read(k) for k in after]
-
-        return feed
-
-    def _made(self, mapping: Mapping) -> dict[str, Array]:
-        """What the mapping makes of PyTorch's present weights."""
-        names = set(mapping.names("torch")) - {u.name for u in mapping.unmatched_torch}
-        state = {name: array for name, array in self.torch.state().items() if name in names}
+    def _made(self, mapping: Mapping, testimony: Testimony) -> dict[str, Array]:
+        """What the mapping makes of PyTorch's weights."""
+        state = {name: testimony.value(name) for e in mapping.entries for name in e.torch}
         report = conversion.ConversionReport()  # so that a cast is no warning: the outputs show what it loses
         made: dict[str, Array] = conversion.apply(
             mapping, state, framework="numpy", target=self.target, report=report, allow_nan=True, allow_overflow=True
         )
         return made
 
-    def _settled(self, found: Identified, tolerance: list[float]) -> list[Way]:
-        """What the run has settled: cells whose input agreed; without names, what execution order says of others."""
-        ways: list[Way] = []
+    def _ran_as(self, found: Identified, mapping: Mapping) -> bool:
+        """Whether the run that identified the cells has held just what the mapping makes."""
+        if any(s.fed for s in found.seen.values()):
+            return False
+        held = {m: (e.torch, e.transform) for e in self.static.entries for m in e.mindspore}
         for seen in found.seen.values():
-            agreed = seen.call >= 0 and seen.before <= tolerance[seen.call]
-            if agreed or self.request.ignore_names:
-                ways += seen.option.ways
-        return ways
+            held |= {m.name: ((t.name,), chain) for t, m, chain in seen.option.ways}
+        return held == {m: (e.torch, e.transform) for e in mapping.entries for m in e.mindspore}
 
-    # ------------------------------------------------------------------------------------------------------------ proof
+    # ------------------------------------------------------------------------------------------------------- comparison
 
-    def _compare(self, mapping: Mapping, inputs: Inputs, outputs: Any, spread: dict[str, float]) -> None:
-        with self.mindspore.holding(self._made(mapping)):
-            answer = self.mindspore.run(inputs, self.request.ms_forward)
+    def _compare(self, mapping: Mapping, testimony: Testimony) -> None:
+        with self.runner.holding(self._made(mapping, testimony)):
+            answer = self.runner.run(testimony.inputs, self.request.ms_forward)
         run = 1 + max((c.run for c in self.comparisons), default=-1)
-        self.comparisons += self._compared(run, outputs, answer, spread)
+        self.comparisons += self._compared(run, testimony.outputs, answer)
 
-    def _compared(self, run: int, outputs: Any, answer: Any, spread: dict[str, float]) -> list[Comparison]:
+    def _compared(self, run: int, outputs: Any, answer: Any) -> list[Comparison]:
         pairing = comparison.pair(outputs, answer)
         found = [Comparison(where, run, "structure", words) for where, words in pairing.problems]
         for where, a, b in pairing.pairs:
             scale = comparison.scale_of(a)
             if scale:
-                self.floor = max(self.floor, spread.get(where, 0.0) / scale)
-            allowed = self._allowed(where, a, b, spread)
-            found.append(comparison.compare(where, run, a, b, allowed))
+                self.floor = max(self.floor, self.spread.get(where, 0.0) / scale)
+            found.append(comparison.compare(where, run, a, b, self._allowed(where, a, b)))
         return found
 
-    def _allowed(self, where: str, a: Array, b: Array, spread: dict[str, float]) -> float:
+    def _allowed(self, where: str, a: Array, b: Array) -> float:
         table = max(self.table, *(TOLERANCE.get(x.dtype.name, 0.0) for x in (a, b)))
-        return max(table * comparison.scale_of(a), SPREAD * spread.get(where, 0.0))
+        return max(table * comparison.scale_of(a), SPREAD * self.spread.get(where, 0.0))
 
-    def _effects(
-        self, inputs: Inputs, outputs: Any, mapping: Mapping, trace: Trace, spread: dict[str, float]
-    ) -> tuple[set[str], list[tuple[str, str]]]:
-        """The mapped PyTorch parameters without an effect on the outputs, and the pairs that can be exchanged."""
-        from automap import torch_tracing
-
-        pairs = [(w, a) for w, a, _ in comparison.pair(outputs, outputs).pairs if a.dtype.kind in "fc"]
-        allowed = max((self._allowed(w, a, a, spread) for w, a in pairs), default=0.0)
-        try:
-            found, root = torch_tracing.effects(self.torch, inputs, self.request.torch_forward, self.request.seed)
-        except NotRunnableError:
-            found, root = {}, 1.0
-        reached = set(trace.of_bits(trace.given))
-        mapped_names = {self._first(n) for e in mapping.entries for n in e.torch}
-        mapped = [n for n in trace.names if n in mapped_names]
-        idle, unsure = set(), []
-        for name in mapped:
-            effect = found.get(name)
-            if name not in reached:
-                idle.add(name)
-            elif effect is None or effect.size < EXERCISED * allowed * root:
-                unsure.append(name)
-        for i, name in enumerate(unsure):
-            if i >= MOST_TRIED or not self._moves(inputs, outputs, {name: self._other(name)}, spread):
-                idle.add(name)
-        alike = [
-            (a, b)
-            for a, b in _suspects([n for n in mapped if n not in idle and n in found], found, self._shape)
-            if not self._moves(inputs, outputs, {a: self.torch.value(b).copy(), b: self.torch.value(a).copy()}, spread)
-        ]
-        return idle, alike
-
-    def _shape(self, name: str) -> tuple[int, ...] | None:
-        return self.listing.by_name[name].shape
-
-    def _other(self, name: str) -> Array:
-        """Other values of the same scale for one parameter."""
-        value = self.torch.value(name)
-        rng = generator(self.request.seed + 2, name)
-        if name.endswith("running_var"):
-            return np.asarray(value * rng.uniform(0.5, 2.0, value.shape), dtype=value.dtype)
-        scale = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) or 1.0
-        return np.asarray(value + rng.standard_normal(value.shape) * scale, dtype=value.dtype)
-
-    def _moves(self, inputs: Inputs, outputs: Any, values: dict[str, Array], spread: dict[str, float]) -> bool:
-        """Whether PyTorch's outputs differ by more than is allowed with other values."""
-        with self.torch.holding(values):
-            other = self.torch.run(inputs, self.request.torch_forward)
-        return not all(
-            comparison.compare(w, 0, a, b, self._allowed(w, a, b, spread)).passed
-            for w, a, b in comparison.pair(outputs, other).pairs
-        )
+    def _agree(self) -> bool:
+        return bool(self.comparisons) and all(c.passed for c in self.comparisons)
 
     # -------------------------------------------------------------------------------------------------------- judgement
 
-    def _judged(
-        self,
-        mapping: Mapping,
-        found: Identified,
-        effects: tuple[set[str], list[tuple[str, str]]] | None,
-    ) -> Mapping:
+    def _judged(self, mapping: Mapping, found: Identified, weight: Weight | None) -> Mapping:
         """The mapping with what was proven about each entry."""
-        agree = effects is not None
-        idle, alike = effects if effects is not None else (set(), [])
-        twins = {a: b for a, b in alike} | {b: a for a, b in alike}
         ran = {t.name for s in found.seen.values() for t, _, _ in s.option.ways if s.call >= 0}
-        confirmed = set(found.confirmed)
-        by_layer = self._by_layer(found, idle | twins.keys())
         entries = []
+        if weight is not None:
+            twins = {a: b for a, b in weight.alike} | {b: a for a, b in weight.alike}
+            by_layer = self._by_layer(found, weight.idle | twins.keys())
         for e in mapping.entries:
             names = {self._first(n) for n in e.torch}
-            if agree:
-                sure = not names & idle and not any(twins.get(n) for n in names)
-                entries.append(self._entry(e, names, sure, idle, twins, by_layer, 1.0 if names <= confirmed else 0.5))
+            told = names <= found.confirmed
+            if weight is None:
+                entries.append(self._traced(e, told and names <= ran))
+                continue
+            evidence = {**e.evidence, "execution": 0.0 if names & weight.idle else 1.0 if told else 0.5}
+            if not names & weight.idle and names.isdisjoint(twins):
+                evidence["proven"] = "forward"
+                sure = max(e.confidence, 0.9999)
+                entries.append(replace(e, evidence=evidence, review=False, why="", confidence=sure))
+            elif not self.request.ignore_names or names & by_layer:
+                entries.append(replace(e, evidence=evidence))
             else:
-                told = names <= confirmed and names <= ran
-                entries.append(self._traced_entry(e, told))
-        return replace(mapping, entries=tuple(entries), proof=self._proof(found, agree, idle, alike))
+                why = "without an effect on the outputs of these runs, so nothing proves it"
+                if twin := next((twins[n] for n in names if n in twins), None):
+                    why = f"{twin} can be exchanged with it without an effect on the outputs"
+                doubt = min(e.confidence, 0.75)
+                entries.append(replace(e, evidence=evidence, review=True, why=why, confidence=doubt))
+        return replace(mapping, entries=tuple(entries), proof=self._proof(mapping, found, weight))
 
-    def _by_layer(self, found: Identified, unproven: set[str]) -> set[str]:
+    def _traced(self, e: Entry, told: bool) -> Entry:
+        """An entry where the outputs differ: what follows the parameter may have confirmed it all the same."""
+        evidence = {**e.evidence, "execution": 1.0 if told else 0.0}
+        if told:
+            return replace(e, evidence=evidence, review=False, why="", confidence=max(e.confidence, 0.999))
+        if self.request.ignore_names and not e.review:
+            why = "the networks differ before what would confirm it"
+            return replace(e, evidence=evidence, review=True, why=why, confidence=min(e.confidence, 0.75))
+        return replace(e, evidence=evidence)
+
+    def _by_layer(self, found: Identified, unproven: frozenset[str] | set[str]) -> set[str]:
         """Parameters that the frameworks' own words pair, in layers of which another parameter is proven."""
         out = set()
         for seen in found.seen.values():
@@ -388,76 +302,27 @@ class _Attempt:
 
     def _first(self, name: str) -> str:
         """The first name of a tied parameter."""
-        param = self.listing.by_name[name]
-        return min((name, *param.aliases), key=self.places.__getitem__) if param.aliases else name
+        aliases = self.witness.listing.by_name[name].aliases
+        return min((name, *aliases), key=self.places.__getitem__) if aliases else name
 
-    def _entry(
-        self,
-        e: Entry,
-        names: set[str],
-        sure: bool,
-        idle: set[str],
-        twins: dict[str, str],
-        by_layer: set[str],
-        execution: float,
-    ) -> Entry:
-        evidence = {**e.evidence, "execution": execution if not names & idle else 0.0}
-        if sure:
-            evidence["proven"] = "forward"
-            return replace(e, evidence=evidence, review=False, why="", confidence=max(e.confidence, 0.9999))
-        if not self.request.ignore_names or names & by_layer:
-            return replace(e, evidence=evidence)
-        twin = next((twins[n] for n in names if n in twins), None)
-        if twin is not None:
-            why = f"{twin} can be exchanged with it without an effect on the outputs"
-        else:
-            why = "without an effect on the outputs of these runs, so nothing proves it"
-        return replace(e, evidence=evidence, review=True, why=why, confidence=min(e.confidence, 0.75))
-
-    def _traced_entry(self, e: Entry, told: bool) -> Entry:
-        evidence = {**e.evidence, "execution": 1.0 if told else 0.0}
-        if told:
-            return replace(e, evidence=evidence, review=False, why="", confidence=max(e.confidence, 0.999))
-        if self.request.ignore_names and not e.review:
-            why = "the networks differ before what would confirm it"
-            return replace(e, evidence=evidence, review=True, why=why, confidence=min(e.confidence, 0.75))
-        return replace(e, evidence=evidence)
-
-    def _proof(self, found: Identified, agree: bool, idle: set[str], alike: list[tuple[str, str]]) -> Proof:
+    def _proof(self, mapping: Mapping, found: Identified, weight: Weight | None) -> Proof:
         numbers = [c for c in self.comparisons if c.problem in ("", "values", "not a number")]
-        error = max((c.to_scale for c in numbers), default=None)
-        allowed = min((c.allowed / c.scale for c in numbers if c.scale), default=None)
-        seed = self.request.seed
         reason = ""
-        if not agree:
+        if weight is None:
             form = next((c for c in self.comparisons if c.problem in ("shape", "structure")), None)
             reason = form.words if form is not None else ""
             if not reason and found.apart:
                 reason = f"the first cell that sees what PyTorch does not have is {found.apart[0] or 'the network'}"
+        weight = weight or Weight()
+        mapped = {self._first(name) for e in mapping.entries for name in e.torch}
         return Proof(
-            "proven" if agree else "open",
+            "proven" if self._agree() else "open",
             reason,
-            (seed, seed + 1),
-            self.probe.describe(),
-            error,
+            self.witness.seeds,
+            self.witness.described,
+            max((c.to_scale for c in numbers), default=None),
             self.floor,
-            allowed,
-            tuple(n for n in self.places if n in idle),
-            tuple(alike),
+            min((c.allowed / c.scale for c in numbers if c.scale), default=None),
+            tuple(n for n in self.places if n in weight.idle and n in mapped),
+            tuple(pair for pair in weight.alike if mapped.issuperset(pair)),
         )
-
-
-def _suspects(
-    names: list[str], effects: dict[str, Effect], shape: Callable[[str], tuple[int, ...] | None]
-) -> Iterator[tuple[str, str]]:
-    """Pairs of equally shaped parameters that may be added to each other, or multiplied with each other."""
-    groups: dict[Any, list[str]] = defaultdict(list)
-    for name in names:
-        groups[shape(name)].append(name)
-    for group in groups.values():
-        for measure in ("slope", "product"):
-            prints = {n: getattr(effects[n], measure) for n in group}
-            ranked = sorted(group, key=lambda n: prints[n].stats[2])
-            for a, b in itertools.pairwise(ranked):
-                if distance(prints[a], prints[b]) < 1e-4:
-                    yield a, b

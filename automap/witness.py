@@ -1,0 +1,298 @@
+"""What PyTorch's side testifies: weights, inputs, outputs and traces of runs, and what matters for the outputs."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from automap import comparison
+from automap.activations import Activations, Kept
+from automap.comparison import TOLERANCE
+from automap.dtypes import Array
+from automap.errors import AutomapError, NotRunnableError
+from automap.graph import Listing
+from automap.identification import LOOSE
+from automap.probing import Probe
+from automap.running import Forward, Inputs, Visit
+from automap.seeding import generator, seeded_weights
+from automap.tracing import Trace, apart, distance
+
+if TYPE_CHECKING:
+    from automap.torch_runner import Runner
+    from automap.torch_tracing import Effect
+
+#: Fingerprints of equal values in both frameworks may differ by this much, whatever rounding does to the network.
+LEAST_TOLERANCE = 5e-5
+#: The spread of values under rounding is a sample; the greatest difference may be a few times larger.
+SPREAD = 8.0
+#: A parameter counts as exercised if moving it by its scale moves the outputs by so many times what is allowed.
+EXERCISED = 2.0
+#: Parameters that no gradient reaches are tried one by one up to this many.
+MOST_TRIED = 64
+#: Runs of one proof, each under a seed of its own.
+RUNS = 2
+
+#: PyTorch's own inputs and outputs of a call of the trace.
+Feed = Callable[[int], tuple[list[Array], list[Array]]]
+
+
+@dataclass(frozen=True)
+class Testimony:
+    """One run of PyTorch.
+
+    Attributes:
+        inputs: what it was run on.
+        outputs: what it gave.
+        value: the weights that it ran with, by name; the memory may be the network's own.
+    """
+
+    inputs: Inputs
+    outputs: Any
+    value: Callable[[str], Array]
+
+
+@dataclass(frozen=True)
+class Account:
+    """How the first run went.
+
+    Attributes:
+        trace: what the modules saw and gave.
+        tolerance: for each call of the trace, how far apart fingerprints may be that are the same.
+        spread: how far rounding, and the error of this machine's kernels, move each output.
+    """
+
+    trace: Trace
+    tolerance: tuple[float, ...]
+    spread: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """What matters for the outputs.
+
+    Attributes:
+        idle: parameters without an effect on them.
+        alike: pairs of equally shaped parameters that can be exchanged without an effect on them.
+    """
+
+    idle: frozenset[str] = frozenset()
+    alike: tuple[tuple[str, str], ...] = ()
+
+
+class Witness(Protocol):
+    """PyTorch's side of a proof, live or recorded.
+
+    Attributes:
+        listing: of the network.
+        dtype: the coarsest element type of its parameters.
+        seeds: of the runs.
+        described: the inputs in words.
+    """
+
+    listing: Listing
+    dtype: str
+    seeds: tuple[int, ...]
+    described: tuple[str, ...]
+
+    def testimony(self, run: int) -> AbstractContextManager[Testimony]:
+        """The run with the seed at this position; the first one comes first, since it is the one that is traced."""
+
+    def account(self) -> Account:
+        """What is known about the first run; inside its testimony."""
+
+    def feed(self, activations: Activations) -> Feed | None:
+        """What every module saw and gave in the first run, or None where it is not to be had; inside its testimony."""
+
+    def weight(self, testimony: Testimony, allowed: Callable[[str, Array], float]) -> Weight:
+        """What matters for the outputs of the last run; inside its testimony."""
+
+
+class Live:
+    """A PyTorch network that can run here.
+
+    Args:
+        runner: of the network.
+        listing: taken before any run.
+        probe: the inputs.
+        seed: of the first run; the next number is that of the second one.
+        weights: tensors by name instead of seeded ones.
+        forward: instead of the network's own.
+        kernel_noise: see :meth:`automap.torch_runner.Runner.run_with_noise`.
+        floor: the least that fingerprints of equal values may differ by.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        listing: Listing,
+        probe: Probe,
+        seed: int,
+        weights: Mapping[str, Array] | None,
+        forward: Forward | None,
+        kernel_noise: Callable[[], dict[str, Array]],
+        coarsest: Sequence[str],
+    ) -> None:
+        self.runner, self.listing, self.probe = runner, listing, probe
+        self.seeds = tuple(seed + k for k in range(RUNS))
+        self.dtype, self.described = runner.dtype, probe.describe()
+        self._weights, self._forward, self._kernel_noise = weights, forward, kernel_noise
+        self._least = max(LEAST_TOLERANCE, *(5 * TOLERANCE.get(d, 0.0) for d in (runner.dtype, *coarsest)))
+        self._inputs: Inputs = []
+        self._account: Account | None = None
+
+    @contextmanager
+    def testimony(self, run: int) -> Iterator[Testimony]:
+        from automap import torch_tracing
+
+        seed = self.seeds[run]
+        inputs = self.probe.draw(seed, run)
+        with self.runner.holding(seeded_weights(self.listing, seed) if self._weights is None else self._weights):
+            way = self.runner.settle if self._weights is None else self.runner.run
+            if self._account is None:
+                outputs, trace = torch_tracing.trace(self.runner, inputs, self._forward, way)
+                self._inputs = inputs
+                self._account = self._noise(inputs, outputs, trace)
+            else:
+                outputs = way(inputs, self._forward)
+            yield Testimony(inputs, outputs, self.runner.value)
+
+    def account(self) -> Account:
+        assert self._account is not None, "the first testimony comes first"
+        return self._account
+
+    def _noise(self, inputs: Inputs, outputs: Any, trace: Trace) -> Account:
+        """How far rounding and the error of kernels move what each module sees, and each output."""
+        from automap import torch_tracing
+
+        least, count = self._least, len(trace.calls)
+        try:
+            noisy = functools.partial(self._run_with_noise, self.seeds[0])
+            moved, other = torch_tracing.trace(self.runner, inputs, self._forward, noisy)
+        except AutomapError:  # a network that cannot be watched so (a compiled one): the table stands
+            return Account(trace, (10 * least,) * count, {})
+        tolerance = [least] * count
+        if [c.path for c in trace.calls] == [c.path for c in other.calls]:
+            for k, (a, b) in enumerate(zip(trace.calls, other.calls, strict=True)):
+                moves = [d for d in (apart(a.inputs, b.inputs), apart(a.outputs, b.outputs)) if d < math.inf]
+                tolerance[k] = min(max([least, *(SPREAD * d for d in moves)]), max(least, LOOSE / 5))
+        spread: dict[str, float] = {}
+        for where, x, y in comparison.pair(outputs, moved).pairs:
+            if x.shape == y.shape and x.dtype.kind in "fc":
+                with np.errstate(invalid="ignore"):
+                    spread[where] = comparison.scale_of(np.abs(x - y))
+        return Account(trace, tuple(tolerance), spread)
+
+    def _run_with_noise(self, seed: int, inputs: Inputs, forward: Forward | None, watch: Any) -> Any:
+        return self.runner.run_with_noise(inputs, seed, self._kernel_noise(), forward, watch)
+
+    def feed(self, activations: Activations) -> Feed | None:
+        kept: list[tuple[list[Kept], list[Kept]]] = []
+
+        def watch(visit: Visit, proceed: Callable[..., Any]) -> Any:
+            if not visit.module.own:
+                return proceed(*visit.args, **visit.kwargs)
+            arguments = self.runner.tensors((visit.args, visit.kwargs))
+            mine: tuple[list[Kept], list[Kept]] = ([activations.keep(self.runner.array(t)) for t in arguments], [])
+            kept.append(mine)
+            out = proceed(*visit.args, **visit.kwargs)
+            mine[1].extend(activations.keep(self.runner.array(t)) for t in self.runner.tensors(out))
+            return out
+
+        self.runner.run(self._inputs, self._forward, watch)
+
+        def feed(call: int) -> tuple[list[Array], list[Array]]:
+            before, after = kept[call]
+            return [activations.read(k) for k in before], [activations.read(k) for k in after]
+
+        return feed
+
+    # ----------------------------------------------------------------------------------------------------- what matters
+
+    def weight(self, testimony: Testimony, allowed: Callable[[str, Array], float]) -> Weight:
+        """By one gradient; where it tells nothing, by trying.
+
+        A parameter matters if moving it by its own scale moves the outputs beyond what is allowed. Two of one shape
+        may be exchangeable where they have the same gradient (they are added) or the same product of gradient and
+        value (they are multiplied): such pairs are exchanged to see.
+        """
+        from automap import torch_tracing
+
+        outputs = testimony.outputs
+        bound = max((allowed(w, a) for w, a in _floats(outputs)), default=0.0)
+        try:
+            found, root = torch_tracing.effects(self.runner, testimony.inputs, self._forward, self.seeds[0])
+        except NotRunnableError:
+            found, root = {}, 1.0
+        trace = self.account().trace
+        reached = set(trace.of_bits(trace.given))
+        names = [n for n in trace.names if self._is_float(n)]
+        idle, unsure = set(), []
+        for name in names:
+            effect = found.get(name)
+            if name not in reached:
+                idle.add(name)
+            elif effect is None or effect.size < EXERCISED * bound * root:
+                unsure.append(name)
+        for i, name in enumerate(unsure):
+            if i >= MOST_TRIED or not self._moves(testimony, {name: self._other(name)}, allowed):
+                idle.add(name)
+        loud = [n for n in names if n not in idle and n in found]
+        alike = tuple(
+            (a, b)
+            for a, b in _suspects(loud, found, lambda n: self.listing.by_name[n].shape)
+            if not self._moves(testimony, self._exchanged(a, b), allowed)
+        )
+        return Weight(frozenset(idle), alike)
+
+    def _is_float(self, name: str) -> bool:
+        dtype = self.listing.by_name[name].dtype or ""
+        return "float" in dtype or "complex" in dtype
+
+    def _other(self, name: str) -> Array:
+        """Other values of the same scale for one parameter."""
+        value = self.runner.value(name)
+        rng = generator(self.seeds[0], f"another {name}")
+        if name.endswith("running_var"):
+            return np.asarray(value * rng.uniform(0.5, 2.0, value.shape), dtype=value.dtype)
+        scale = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) or 1.0
+        return np.asarray(value + rng.standard_normal(value.shape) * scale, dtype=value.dtype)
+
+    def _exchanged(self, a: str, b: str) -> dict[str, Array]:
+        return {a: self.runner.value(b).copy(), b: self.runner.value(a).copy()}
+
+    def _moves(self, testimony: Testimony, values: dict[str, Array], allowed: Callable[[str, Array], float]) -> bool:
+        """Whether the outputs differ by more than is allowed with other values."""
+        with self.runner.holding(values):
+            other = self.runner.run(testimony.inputs, self._forward)
+        return not all(
+            comparison.compare(w, 0, a, b, allowed(w, a)).passed
+            for w, a, b in comparison.pair(testimony.outputs, other).pairs
+        )
+
+
+def _floats(outputs: Any) -> list[tuple[str, Array]]:
+    return [(w, a) for w, a, _ in comparison.pair(outputs, outputs).pairs if a.dtype.kind in "fc"]
+
+
+def _suspects(
+    names: list[str], effects: Mapping[str, Effect], shape: Callable[[str], tuple[int, ...] | None]
+) -> Iterator[tuple[str, str]]:
+    """Pairs of equally shaped parameters that may be added to each other, or multiplied with each other."""
+    groups: dict[Any, list[str]] = defaultdict(list)
+    for name in names:
+        groups[shape(name)].append(name)
+    for group in groups.values():
+        for measure in ("slope", "product"):
+            prints = {n: getattr(effects[n], measure) for n in group}
+            ranked = sorted(group, key=lambda n: prints[n].stats[2])
+            for a, b in itertools.pairwise(ranked):
+                if distance(prints[a], prints[b]) < 1e-4:
+                    yield a, b
