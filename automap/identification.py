@@ -102,7 +102,8 @@ class _Choice:
     trail: int  # how many cells had their weights before
     among: int  # the parameters of all modules among which was chosen, as bits
     at: int = 0
-    closed: bool = False
+    closed: bool = False  # not asked again
+    confirmed: bool = False  # by a value that depends on all of them
 
     @property
     def open(self) -> bool:
@@ -270,13 +271,21 @@ class Identifier:
         del self._trail[trail:]
 
     def _confirm(self, bits: int) -> None:
+        """A value agrees that depends on these parameters.
+
+        Where it depends on some of the modules among which was chosen and not on all of them, nothing follows: in
+        two parallel branches that were taken for each other, every cell agrees with its counterpart's, up to where
+        the branches meet.
+        """
         bits &= ~self._forced
+        pending = [c for c in self._stack if not c.confirmed and c.among & bits]
+        if any(c.among & ~bits for c in pending):
+            return
         self._confirmed |= bits
-        for choice in self._stack:
-            if not choice.closed and not choice.among & ~bits:
-                choice.closed = True
-                chosen = choice.options[choice.at]
-                self._patterns[_pattern(chosen.path), _pattern(choice.cell)] += 1
+        for choice in pending:
+            choice.closed = choice.confirmed = True
+            chosen = choice.options[choice.at]
+            self._patterns[_pattern(chosen.path), _pattern(choice.cell)] += 1
 
     # -------------------------------------------------------------------------------------------------------- one cell
 

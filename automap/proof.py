@@ -260,11 +260,13 @@ class Prover:
         if weight is not None:
             twins = {a: b for a, b in weight.alike} | {b: a for a, b in weight.alike}
             by_layer = self._by_layer(found, weight.idle | twins.keys())
+        trace = self.witness.account().trace
+        reached = set(trace.of_bits(trace.given))
         for e in mapping.entries:
             names = {self._first(n) for n in e.torch}
             told = names <= found.confirmed
             if weight is None:
-                entries.append(self._traced(e, told and names <= ran))
+                entries.append(self._traced(e, told and names <= ran, bool(names & reached)))
                 continue
             evidence = {**e.evidence, "execution": 0.0 if names & weight.idle else 1.0 if told else 0.5}
             if not names & weight.idle and names.isdisjoint(twins):
@@ -281,13 +283,13 @@ class Prover:
                 entries.append(replace(e, evidence=evidence, review=True, why=why, confidence=doubt))
         return replace(mapping, entries=tuple(entries), proof=self._proof(mapping, found, weight))
 
-    def _traced(self, e: Entry, told: bool) -> Entry:
+    def _traced(self, e: Entry, told: bool, reached: bool) -> Entry:
         """An entry where the outputs differ: what follows the parameter may have confirmed it all the same."""
         evidence = {**e.evidence, "execution": 1.0 if told else 0.0}
         if told:
             return replace(e, evidence=evidence, review=False, why="", confidence=max(e.confidence, 0.999))
-        if self.request.ignore_names and not e.review:
-            why = "the networks differ before what would confirm it"
+        if (reached or self.request.ignore_names) and not e.review:
+            why = "the networks differ, and nothing that follows confirms it"
             return replace(e, evidence=evidence, review=True, why=why, confidence=min(e.confidence, 0.75))
         return replace(e, evidence=evidence)
 
