@@ -67,6 +67,7 @@ class Runner:
         floats = {str(p.dtype).lower() for p in self._parameters.values() if "float" in str(p.dtype).lower()}
         self._float = getattr(ms, next(iter(floats))) if len(floats) == 1 else None
         self.dtype = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in floats), "float32")
+        self._held = 0
         self._objects = {path: cell for path, cell in model.cells_and_names() if cell is not None}
         self.modules = {
             path: Module(
@@ -83,15 +84,15 @@ class Runner:
         return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
 
     def tensor(self, array: Array) -> ms.Tensor:
-        return edge.parameter(array).value() if dtype_name(array) == "bfloat16" else ms.Tensor(array)
+        return edge.parameter(array).value() if dtype_name(array) == "bfloat16" else ms.Tensor(np.asarray(array))
 
     def tensors(self, nested: Any) -> list[ms.Tensor]:
         return list(running.nested_tensors(nested, ms.Tensor))
 
     def put(self, values: Mapping[str, Array]) -> None:
         for name, array in values.items():
-            parameter = self._parameters[name]
-            parameter.set_data(edge.parameter(array).astype(parameter.dtype))
+            parameter, tensor = self._parameters[name], self.tensor(array)
+            parameter.set_data(tensor if tensor.dtype == parameter.dtype else tensor.astype(parameter.dtype))
 
     def value(self, name: str) -> Array:
         return edge.array_of(self._parameters[name], name)
@@ -103,12 +104,16 @@ class Runner:
     def holding(self, state: Mapping[str, Array]) -> Iterator[None]:
         running.check_fit(state, {name: tuple(p.shape) for name, p in self._parameters.items()}, "mindspore")
         with _weights_kept(self.model):
-            for name, array in state.items():
-                self._parameters[name].set_data(edge.parameter(array))
-            yield
+            self.put(state)
+            self._held += 1
+            try:
+                yield
+            finally:
+                self._held -= 1
 
     def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
-        with _unchanged(self.model) as precision, self._watched(watch, precision):
+        # What holds other values puts back all of them; until then, no run has to keep them, too.
+        with _unchanged(self.model, not self._held) as precision, self._watched(watch, precision):
             self.model.set_train(False)
             try:
                 out = self._called(inputs, forward)
@@ -193,15 +198,15 @@ class Runner:
 
 
 @contextmanager
-def _unchanged(model: ms.nn.Cell, recording: bool = False) -> Iterator[_Precision]:
-    """Weights, their names, flags, mode, jit switch and random state as they were, afterwards.
+def _unchanged(model: ms.nn.Cell, values: bool = True, recording: bool = False) -> Iterator[_Precision]:
+    """Weights (if their ``values`` count), their names, flags, mode, jit switch and random state as they were.
 
     With ``recording`` the cells' own flags say what is recorded for a gradient; without it, nothing is.
     """
     cells = [(cell, cell.training, cell.phase, cell.requires_grad) for _, cell in model.cells_and_names()]
     mode, jit = ms.get_context("mode"), os.environ.get("MS_JIT")
     generator, kernel_seeds = ms.get_rng_state(), dict(getattr(_ms_seed, "_KERNEL_SEED", {}))
-    with running.python_randomness_kept(), _weights_kept(model), _Precision() as precision:
+    with running.python_randomness_kept(), _weights_kept(model, values), _Precision() as precision:
         try:
             if mode != ms.PYNATIVE_MODE:
                 ms.set_context(mode=ms.PYNATIVE_MODE)
@@ -261,16 +266,17 @@ class _Precision:
 
 
 @contextmanager
-def _weights_kept(model: ms.nn.Cell) -> Iterator[None]:
-    """The values and the names of all parameters and buffers as they were, afterwards."""
-    parameters = [(p, p.name, p.asnumpy().copy()) for _, p in model.parameters_and_names()]
+def _weights_kept(model: ms.nn.Cell, values: bool = True) -> Iterator[None]:
+    """The names of all parameters, and the ``values`` of these and of all buffers as they were, afterwards."""
+    parameters = [(p, p.name, p.asnumpy().copy() if values else None) for _, p in model.parameters_and_names()]
     buffers = [(b, b.asnumpy().copy()) for b in (model.buffers() if hasattr(model, "buffers") else ())]
     checked = [(cell, cell._is_check_and_refresh) for _, cell in model.cells_and_names()]
     try:
         yield
     finally:
         for parameter, name, value in parameters:
-            parameter.set_data(ms.Tensor(value))
+            if value is not None:
+                parameter.set_data(ms.Tensor(value))
             parameter.name = name
         for buffer, value in buffers:
             buffer.assign_value(ms.Tensor(value))

@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from automap import running, torch_edge
-from automap.dtypes import Array, widen
+from automap.dtypes import BFLOAT16, Array, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
 from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Module, Visit, Watch
@@ -37,6 +37,10 @@ _LACKS_BACKWARD = (
 )
 
 
+#: Random numbers that stand for the rounding of all values: a prime, so that no layout falls in with it.
+_NOISE = 1_000_003
+
+
 class Runner:
     """Runs one PyTorch network; see :class:`automap.running.Runner`."""
 
@@ -51,6 +55,7 @@ class Runner:
         coarsest = self._float or max(floats, key=lambda d: torch.finfo(d).eps, default=torch.float32)
         self.dtype = str(coarsest).removeprefix("torch.")
         self._device = next((t.device for t in self._tensors.values()), torch.device("cpu"))
+        self._held = 0
         self._objects = dict(model.named_modules())
         self.modules = {path: _module(path, m, self._tensors) for path, m in self._objects.items()}
 
@@ -70,8 +75,9 @@ class Runner:
 
     def put(self, values: Mapping[str, Array]) -> None:
         with torch.no_grad():
+            # In place, as load_state_dict does it: tensors that share memory go on sharing it.
             for name, array in values.items():
-                self._tensors[name].copy_(torch_edge.parameter(array))
+                self._tensors[name].copy_(_shared(array))
 
     def value(self, name: str) -> Array:
         tensor = self._tensors[name]
@@ -83,14 +89,18 @@ class Runner:
     @contextmanager
     def holding(self, state: Mapping[str, Array]) -> Iterator[None]:
         running.check_fit(state, {name: tuple(t.shape) for name, t in self._tensors.items()}, "torch")
-        with _unchanged(self.model), torch.no_grad():
-            # In place, as load_state_dict does it: tensors that share memory go on sharing it.
-            for name, array in state.items():
-                self._tensors[name].copy_(torch_edge.parameter(array))
-            yield
+        values = [self._tensors[name] for name in state] if self._held else None
+        with _unchanged(self.model, values):
+            self.put(state)
+            self._held += 1
+            try:
+                yield
+            finally:
+                self._held -= 1
 
     def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
-        with _unchanged(self.model), torch.no_grad(), self._watched(watch):
+        # What holds other values puts back all of them; until then, no run has to keep them, too.
+        with _unchanged(self.model, [] if self._held else None), torch.no_grad(), self._watched(watch):
             self.model.eval()
             try:
                 return running.nested_to_numpy(self._called(inputs, forward), _output)
@@ -169,16 +179,19 @@ class Runner:
         Returns:
             The outputs with the scaled statistics.
         """
-        found: dict[torch.nn.Module, torch.Tensor] = {}
+        settled: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
 
-        def before(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
-            if module not in found and args:
-                found[module] = args[0].square().mean().clamp_min(1e-4)
-                scale(module)  # what follows in this very run sees the normalised values
+        def before(module: Any, args: tuple[Any, ...]) -> None:
+            if module not in settled and args:
+                # At once: what follows in this very run sees the normalised values.
+                energy = args[0].square().mean().clamp_min(1e-4)
+                settled[module] = module.running_mean * energy.sqrt(), module.running_var * energy
+                put(module)
 
-        def scale(module: Any) -> None:
-            module.running_mean.mul_(found[module].sqrt())
-            module.running_var.mul_(found[module])
+        def put(module: Any) -> None:
+            mean, variance = settled[module]
+            module.running_mean.copy_(mean)
+            module.running_var.copy_(variance)
 
         hooks = [
             module.register_forward_pre_hook(before)
@@ -190,8 +203,8 @@ class Runner:
         finally:
             for hook in hooks:
                 hook.remove()
-        for module in found:
-            scale(module)
+        for module in settled:
+            put(module)  # the end of a run may have put the old ones back
         return out
 
     def run_with_noise(
@@ -214,13 +227,18 @@ class Runner:
     @contextmanager
     def _noisy(self, seed: int, kernel_noise: Mapping[str, Array], units: float = 1.0) -> Iterator[None]:
         rng = torch.Generator().manual_seed(seed)
+        # Drawn once: a large network would take longer to draw from than to run.
+        drawn = 2 * torch.rand(_NOISE, generator=rng) - 1
 
         def noise(like: torch.Tensor) -> torch.Tensor:
-            return (2 * torch.rand(like.shape, generator=rng) - 1).to(like)
+            start = int(torch.randint(_NOISE, (), generator=rng))
+            repeats = -(-like.numel() // _NOISE) + 1
+            return drawn.repeat(repeats)[start : start + like.numel()].reshape(like.shape).to(like)
 
-        with _unchanged(self.model), _KernelNoise(kernel_noise, noise):
+        changed = [t for t in self._tensors.values() if t.is_floating_point()]
+        with _unchanged(self.model, changed), _KernelNoise(kernel_noise, noise):
             with torch.no_grad():
-                for tensor in {id(t): t for t in self._tensors.values() if t.is_floating_point()}.values():
+                for tensor in {id(t): t for t in changed}.values():
                     tensor.mul_(1 + units * torch.finfo(tensor.dtype).eps * noise(tensor))
             yield
 
@@ -274,10 +292,11 @@ class _KernelNoise(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
 
 
 @contextmanager
-def _unchanged(model: torch.nn.Module) -> Iterator[None]:
-    """Weights, buffers, training flags and random state as they were, afterwards."""
+def _unchanged(model: torch.nn.Module, some: list[torch.Tensor] | None = None) -> Iterator[None]:
+    """Weights (or only ``some``), training flags and random state as they were, afterwards."""
     modules = [(m, m.training, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
-    tensors = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    every = (*model.parameters(), *model.buffers()) if some is None else some
+    tensors = {id(t): t for t in every}
     values = [(t, t.detach().clone()) for t in tensors.values() if not torch.nn.parameter.is_lazy(t)]
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with running.python_randomness_kept(), torch.random.fork_rng(devices=devices):
@@ -292,6 +311,13 @@ def _unchanged(model: torch.nn.Module) -> Iterator[None]:
             with torch.no_grad():
                 for tensor, value in values:
                     tensor.copy_(value)
+
+
+def _shared(array: Array) -> torch.Tensor:
+    """A tensor to copy from, in the array's own memory where PyTorch can have it."""
+    if array.dtype == BFLOAT16 or not array.flags.writeable or not array.flags.c_contiguous or not array.shape:
+        return torch_edge.parameter(array)
+    return torch.from_numpy(array)
 
 
 def _module(path: str, module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> Module:
