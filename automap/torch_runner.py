@@ -231,9 +231,9 @@ class Runner:
         drawn = 2 * torch.rand(_NOISE, generator=rng) - 1
 
         def noise(like: torch.Tensor) -> torch.Tensor:
-            start = int(torch.randint(_NOISE, (), generator=rng))
-            repeats = -(-like.numel() // _NOISE) + 1
-            return drawn.repeat(repeats)[start : start + like.numel()].reshape(like.shape).to(like)
+            start, size = int(torch.randint(_NOISE, (), generator=rng)), like.numel()
+            enough = drawn if start + size <= _NOISE else drawn.repeat((start + size) // _NOISE + 1)
+            return enough[start : start + size].reshape(like.shape).to(like)
 
         changed = [t for t in self._tensors.values() if t.is_floating_point()]
         with _unchanged(self.model, changed), _KernelNoise(kernel_noise, noise):
