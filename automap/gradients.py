@@ -298,6 +298,10 @@ def _judged(
         state: State = "differs" if absolute > allowed else "not exercised" if silent else "agrees"
         if math.isinf(absolute):
             words = f"by {_name(key)}: it is not a number everywhere"
+        elif not scale and absolute:
+            words = f"by {_name(key)}: none in PyTorch, {absolute:.2g} at most in MindSpore"
+        elif not silent and not b.any():
+            words = f"by {_name(key)}: none in MindSpore, {scale:.2g} at most in PyTorch"
         elif silent:
             words = f"by {_name(key)}: {scale:.2g} at most in PyTorch, off by {absolute:.2g}; allowed {allowed:.2g}"
         else:

@@ -135,26 +135,26 @@ def test_names_may_carry_a_prefix():
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "spread", "state"),
+    ("ours", "theirs", "spread", "state", "words"),
     [
-        ([1.0, -2.0], [1.0, -2.0001], 0.0, "agrees"),  # within 1e-4 of 2
-        ([1.0, -2.0], [1.0, -2.001], 0.0, "differs"),
-        ([1.0, -2.0], [1.0, -2.001], 1e-3, "agrees"),  # rounding does as much
-        ([0.0, 0.0], [0.0, 0.0], 0.0, "not exercised"),
-        ([1e-9, 0.0], [-2e-9, 0.0], 1e-9, "not exercised"),  # nothing but rounding
-        ([0.0, 0.0], [0.0, 0.01], 0.0, "differs"),
-        ([0.0, 0.01], [0.0, 0.0], 0.0, "differs"),
-        ([1.0, 1.0], [1.0, math.nan], 0.0, "differs"),
+        ([1.0, -2.0], [1.0, -2.0001], 0.0, "agrees", "off by 5e-05 of its scale; allowed 0.0001"),
+        ([1.0, -2.0], [1.0, -2.001], 0.0, "differs", "off by 0.0005 of its scale; allowed 0.0001"),
+        ([1.0, -2.0], [1.0, -2.001], 1e-3, "agrees", "off by 0.0005 of its scale; allowed 0.0015"),  # rounding
+        ([0.0, 0.0], [0.0, 0.0], 0.0, "not exercised", "0 at most in PyTorch, off by 0; allowed 1.2e-06"),
+        ([1e-9, 0.0], [-2e-9, 0.0], 1e-9, "not exercised", "1e-09 at most in PyTorch, off by 3e-09; allowed 1.2e-06"),
+        ([0.0, 0.0], [0.0, 0.01], 0.0, "differs", "none in PyTorch, 0.01 at most in MindSpore"),
+        ([0.0, 0.01], [0.0, 0.0], 0.0, "differs", "none in MindSpore, 0.01 at most in PyTorch"),
+        ([1.0, 1.0], [1.0, math.nan], 0.0, "differs", "it is not a number everywhere"),
     ],
 )
-def test_a_gradient_is_judged_by_its_scale_and_its_noise(ours, theirs, spread, state):
+def test_a_gradient_is_judged_by_its_scale_and_its_noise(ours, theirs, spread, state, words):
     key, other = (("a",), ("b",)), (("c",), ("c",))
     arrays = (
         {k: np.array(v) for k, v in pair.items()} for pair in ({key: ours, other: [1.0]}, {key: theirs, other: [1.0]})
     )
     first, second = _judged(*arrays, {key: spread, other: 0.0}, 0, 1e-4, 2.0**-23)
     assert (first.state, second.state) == (state, "agrees")
-    assert first.words.startswith("by a -> b: ")
+    assert first.words == f"by a -> b: {words}"
 
 
 # -- networks of NumPy, whose derivatives are known --------------------------------------------------------------------
