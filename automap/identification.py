@@ -27,7 +27,7 @@ from automap.drafting import can_reach, reaching
 from automap.dtypes import Array
 from automap.graph import Listing, Param
 from automap.layers import core
-from automap.names import SLOTS
+from automap.names import PROJECTIONS, RECURRENT, SLOTS
 from automap.running import Forward, Inputs, Module, Runner, Visit
 from automap.tracing import Call, Fingerprint, Trace, apart, distance, fingerprint
 from automap.transforms import Transform
@@ -184,9 +184,8 @@ class Identifier:
         frame, mark = len(self._stack), len(self._log)
         while True:
             try:
-                if visit.module.own:
-                    return self._cell(visit, proceed)
-                out = proceed(*visit.args, **visit.kwargs)
+                own = visit.module.own
+                out = self._cell(visit, proceed) if own else proceed(*visit.args, **visit.kwargs)
                 if not visit.module.path:
                     self._end(out)
                 return out
@@ -566,23 +565,18 @@ def arrangements(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]])
     right.pop("counter", None)
     if not left or not right or ("mean" in left) != ("mean" in right):
         return []
-    fixed = [(left[slot], right[slot]) for slot in left if slot in right]
+    words = [slot for slot in left if slot in right and _is_frameworks_own(slot)]
+    fixed = [(left[slot], right[slot]) for slot in words]
     if any(not can_reach(p, q) for p, q in fixed):
         return []
-    free_l = [p for slot, p in left.items() if slot not in right]
-    free_r = [q for slot, q in right.items() if slot not in left]
-    shapes = dict.fromkeys(_shape_key(q) for q in free_r)
+    free_l = {slot: p for slot, p in left.items() if slot not in words}
+    free_r = {slot: q for slot, q in right.items() if slot not in words}
     parts: list[list[list[tuple[Param, Param]]]] = [[fixed]]
-    for shape in shapes:
-        ps = [p for p in free_l if _shape_key(p) == shape]
-        qs = [q for q in free_r if _shape_key(q) == shape]
-        if not ps:
-            continue
-        if len(ps) >= len(qs):
-            orders = [list(zip(some, qs, strict=True)) for some in itertools.permutations(ps, len(qs))]
-        else:
-            orders = [list(zip(ps, some, strict=True)) for some in itertools.permutations(qs, len(ps))]
-        parts.append([o for o in orders if all(can_reach(p, q) for p, q in o)][:MOST_ARRANGEMENTS])
+    for shape in dict.fromkeys(_shape_key(q) for q in free_r.values()):
+        ps = {slot: p for slot, p in free_l.items() if _shape_key(p) == shape}
+        qs = {slot: q for slot, q in free_r.items() if _shape_key(q) == shape}
+        if ps:
+            parts.append(_orders(ps, qs))
     found = []
     main_l = max(left.values(), key=lambda p: p.size or 0)
     main_r = max(right.values(), key=lambda p: p.size or 0)
@@ -593,6 +587,25 @@ def arrangements(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]])
         if pairs and whole_l and whole_r:
             found.append(tuple((p, q, reaching(p, q)) for p, q in pairs))
     return found
+
+
+def _orders(ps: dict[str, Param], qs: dict[str, Param]) -> list[list[tuple[Param, Param]]]:
+    """Pairs of equally shaped parameters in every order, those of the same name together first."""
+    same = [(slot, slot) for slot in ps if slot in qs]
+    rest_p, rest_q = [s for s in ps if s not in qs], [s for s in qs if s not in ps]
+    first = dict([*same, *zip(rest_p, rest_q, strict=False)])
+    if len(ps) >= len(qs):
+        orders = (list(zip(some, qs, strict=True)) for some in itertools.permutations(ps, len(qs)))
+    else:
+        orders = (list(zip(ps, some, strict=True)) for some in itertools.permutations(qs, len(ps)))
+    ranked = sorted(itertools.islice(orders, 120), key=lambda order: -sum(first.get(s) == r for s, r in order))
+    pairs = ([(ps[s], qs[r]) for s, r in order] for order in ranked)
+    return [order for order in pairs if all(can_reach(p, q) for p, q in order)][:MOST_ARRANGEMENTS]
+
+
+def _is_frameworks_own(slot: str) -> bool:
+    """Whether a framework's layers use the word for a parameter of their own."""
+    return slot in SLOTS.values() or RECURRENT.match(slot) is not None or slot in PROJECTIONS
 
 
 def _shape_key(p: Param) -> tuple[int, ...]:

@@ -114,9 +114,9 @@ class Matcher:
     def __init__(
         self, left: list[Layer], right: list[Layer], forced: dict[int, int] | None = None, ignore_names: bool = False
     ) -> None:
-        """``forced`` gives pairs of positions that are settled beforehand; without names, words count for nothing."""
+        """``forced`` gives pairs of positions that are settled beforehand; without names, only structure counts."""
         scrambled = [disorder(x) > SCRAMBLED for x in (left, right)]
-        self.scrambled = any(scrambled)
+        self.scrambled, self.ignore_names = any(scrambled), ignore_names
         self.left, self.right, self.n, self.m = left, right, len(left), len(right)
         self.rank_l, self.rank_r = (
             _ranking(x) if s else np.arange(len(x)) for x, s in zip((left, right), scrambled, strict=True)
@@ -297,7 +297,7 @@ class Matcher:
 
     def solve(self) -> Solution:
         """The best assignment found; :meth:`doubts` then tells how sure each of its pairs is."""
-        self.trust = self._trust()
+        self.trust = 0.0 if self.ignore_names else self._trust()
         free = self.anneal(("order",), always=True)
         self._runs = _distinct([free, *(self.anneal(*s) for s in STARTS)])
         if len(self._runs) > 1:

@@ -42,6 +42,9 @@ TOP_LEVEL_SLOTS = {"mean": "mean", "variance": "variance"}
 #: What recurrent layers call their parameters, the same in both frameworks: one slot each.
 RECURRENT = re.compile(r"(weight|bias)_(ih|hh|hr)(_l\d+)?(_reverse)?$")
 
+#: What attention layers call the parameters that they own directly, the same in both frameworks.
+PROJECTIONS = frozenset({*(f"{x}_proj_weight" for x in "qkv"), "in_proj_weight", "in_proj_bias", "bias_k", "bias_v"})
+
 _SPLIT_LEAF = re.compile(
     r"(.+)_(weight|bias|gamma|beta|moving_mean|moving_variance|running_mean|running_var|embedding_table)$"
 )

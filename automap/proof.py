@@ -7,7 +7,9 @@ under two seeds: where the outputs agree, every parameter that has an effect on 
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,9 @@ from automap.witness import SPREAD, Account, Live, Testimony, Weight, Witness
 
 if TYPE_CHECKING:
     from automap.sources import Source
+
+#: Exchanges that are tried of parameters that no cell tells.
+MOST_EXCHANGES = 12
 
 #: Makes the mapping anew: it is given what running the networks has settled.
 Settle = Callable[[Sequence[Way]], Mapping]
@@ -121,6 +126,7 @@ class Prover:
     ) -> None:
         self.witness, self.runner, self.target, self.request = witness, runner, target, request
         self.static, self.settle = static, settle
+        self.start = static  # what MindSpore has before a cell is told
         self.table = max(TOLERANCE.get(d, 0.0) for d in (witness.dtype, runner.dtype))
         self.places = {p.name: i for i, p in enumerate(witness.listing)}
         self.spread: dict[str, float] = {}
@@ -142,7 +148,7 @@ class Prover:
             say("Identifying the cells of the MindSpore network")
             found = self._identify(first, account)
             ways = self._settled(found, account)
-            mapping = self.static if self._is_known(ways) else self.settle(ways)
+            mapping = self.start if self._is_known(ways) else self.settle(ways)
             say("Comparing the outputs")
             if self._ran_as(found, mapping):
                 self.comparisons += self._compared(0, first.outputs, found.outputs)
@@ -161,20 +167,58 @@ class Prover:
 
     def _identify(self, first: Testimony, account: Account) -> Identified:
         """Identified as it runs; where something differs, once more with PyTorch's values fed where it does."""
-        made = self._made(self.static, first)
-        with self.runner.holding(made):
-            found = self._search(first, account, None).run(first.inputs, self.request.ms_forward)
+        found = self._run(first, account, None)
+        if self._fits(first, found):
+            return found
+        found = self._exchange(first, account, found)
         strange = found.apart or any(
             s.call >= 0 and account.tolerance[s.call] < s.after < math.inf for s in found.seen.values()
         )
-        if not strange or all(c.passed for c in self._compared(0, first.outputs, found.outputs)):
+        if not strange or self._fits(first, found):
             return found
         with Activations() as activations:
             feed = self.witness.feed(activations)
-            if feed is None:
-                return found
-            with self.runner.holding(made):
-                return self._search(first, account, feed).run(first.inputs, self.request.ms_forward)
+            return found if feed is None else self._run(first, account, feed)
+
+    def _run(self, first: Testimony, account: Account, feed: Any) -> Identified:
+        with self.runner.holding(self._made(self.start, first)):
+            return self._search(first, account, feed).run(first.inputs, self.request.ms_forward)
+
+    def _fits(self, first: Testimony, found: Identified) -> bool:
+        return all(c.passed for c in self._compared(0, first.outputs, found.outputs))
+
+    def _exchange(self, first: Testimony, account: Account, found: Identified) -> Identified:
+        """Where no call of a cell tells (tokens and tables that a container uses), equally shaped ones are exchanged.
+
+        An exchange is kept if more cells see what PyTorch's see after it.
+        """
+
+        def agreeing(found: Identified) -> int:
+            return sum(s.call >= 0 and s.before <= account.tolerance[s.call] for s in found.seen.values())
+
+        told = {m.name for s in found.seen.values() for _, m, _ in s.option.ways}
+        for a, b in itertools.islice(self._loose(told), MOST_EXCHANGES):
+            before = self.start
+            self.start = _exchanged(before, a, b)
+            other = self._run(first, account, None)
+            if agreeing(other) > agreeing(found) or self._fits(first, other):
+                found = other
+            else:
+                self.start = before
+            if self._fits(first, found):
+                break
+        return found
+
+    def _loose(self, told: set[str]) -> Iterator[tuple[int, int]]:
+        """Pairs of entries, by position, of the same shapes on both sides, that no cell has told."""
+        shapes = defaultdict(list)
+        for i, e in enumerate(self.start.entries):
+            if len(e.torch) == len(e.mindspore) == 1 and e.mindspore[0] not in told:
+                t, m = self.witness.listing.by_name[e.torch[0]], self.target.by_name[e.mindspore[0]]
+                if e.torch[0] not in (self.request.pins or {}):
+                    shapes[t.shape, m.shape].append(i)
+        for group in shapes.values():
+            yield from itertools.combinations(group, 2)
 
     def _search(self, first: Testimony, account: Account, feed: Any) -> Identifier:
         return Identifier(
@@ -207,11 +251,18 @@ class Prover:
             agreed = seen.call >= 0 and seen.before <= account.tolerance[seen.call]
             if agreed or self.request.ignore_names:
                 ways += seen.option.ways
+        if self.start is not self.static:  # what was exchanged
+            told = {t.name for t, _, _ in ways}
+            before = {(e.torch, e.mindspore) for e in self.static.entries}
+            for e in self.start.entries:
+                if (e.torch, e.mindspore) not in before and e.torch[0] not in told:
+                    t, m = self.witness.listing.by_name[e.torch[0]], self.target.by_name[e.mindspore[0]]
+                    ways.append((t, m, e.transform))
         return ways
 
     def _is_known(self, ways: Sequence[Way]) -> bool:
         """Whether the static mapping says all of this already."""
-        known = {(e.torch, e.mindspore): e.transform for e in self.static.entries}
+        known = {(e.torch, e.mindspore): e.transform for e in self.start.entries}
         return all(known.get(((t.name,), (m.name,))) == chain for t, m, chain in ways)
 
     def _made(self, mapping: Mapping, testimony: Testimony) -> dict[str, Array]:
@@ -227,7 +278,7 @@ class Prover:
         """Whether the run that identified the cells has held just what the mapping makes."""
         if any(s.fed for s in found.seen.values()):
             return False
-        held = {m: (e.torch, e.transform) for e in self.static.entries for m in e.mindspore}
+        held = {m: (e.torch, e.transform) for e in self.start.entries for m in e.mindspore}
         for seen in found.seen.values():
             held |= {m.name: ((t.name,), chain) for t, m, chain in seen.option.ways}
         return held == {m: (e.torch, e.transform) for e in mapping.entries for m in e.mindspore}
@@ -334,3 +385,10 @@ class Prover:
             tuple(n for n in self.places if n in weight.idle and n in mapped),
             tuple(pair for pair in weight.alike if mapped.issuperset(pair)),
         )
+
+
+def _exchanged(mapping: Mapping, a: int, b: int) -> Mapping:
+    """The mapping with the PyTorch names of two entries exchanged."""
+    entries = list(mapping.entries)
+    entries[a], entries[b] = replace(entries[a], torch=entries[b].torch), replace(entries[b], torch=entries[a].torch)
+    return replace(mapping, entries=tuple(entries))
