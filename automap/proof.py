@@ -24,10 +24,11 @@ from automap.graph import Listing
 from automap.identification import Identified, Identifier, Way
 from automap.mapping import Entry, Mapping
 from automap.names import is_framework_word
+from automap.power import Weight
 from automap.probing import InputsLike, Probe, guess_inputs, open_inputs
 from automap.running import Forward, Module, Runner
 from automap.validation import demanded
-from automap.witness import SPREAD, Account, Live, Testimony, Weight, Witness
+from automap.witness import SPREAD, Account, Live, Testimony, Witness
 
 if TYPE_CHECKING:
     from automap.sources import Source

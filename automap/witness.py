@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -17,26 +15,22 @@ from automap import comparison
 from automap.activations import Activations, Kept
 from automap.comparison import TOLERANCE
 from automap.dtypes import Array
-from automap.errors import AutomapError, NotRunnableError
+from automap.errors import AutomapError
 from automap.graph import Listing
 from automap.identification import LOOSE
+from automap.power import Allowed, Power, Weight
 from automap.probing import Probe
 from automap.running import Forward, Inputs, Visit
-from automap.seeding import generator, seeded_weights
-from automap.tracing import Trace, apart, distance
+from automap.seeding import seeded_weights
+from automap.tracing import Trace, apart
 
 if TYPE_CHECKING:
     from automap.torch_runner import Runner
-    from automap.torch_tracing import Effect
 
 #: Fingerprints of equal values in both frameworks may differ by this much, whatever rounding does to the network.
 LEAST_TOLERANCE = 5e-5
 #: The spread of values under rounding is a sample; the greatest difference may be a few times larger.
 SPREAD = 8.0
-#: A parameter counts as exercised if moving it by its scale moves the outputs by so many times what is allowed.
-EXERCISED = 2.0
-#: Parameters that no gradient reaches are tried one by one up to this many.
-MOST_TRIED = 64
 #: Runs of one proof, each under a seed of its own.
 RUNS = 2
 
@@ -74,19 +68,6 @@ class Account:
     spread: dict[str, float]
 
 
-@dataclass(frozen=True)
-class Weight:
-    """What matters for the outputs.
-
-    Attributes:
-        idle: parameters without an effect on them.
-        alike: pairs of equally shaped parameters that can be exchanged without an effect on them.
-    """
-
-    idle: frozenset[str] = frozenset()
-    alike: tuple[tuple[str, str], ...] = ()
-
-
 class Witness(Protocol):
     """PyTorch's side of a proof, live or recorded.
 
@@ -111,7 +92,7 @@ class Witness(Protocol):
     def feed(self, activations: Activations) -> Feed | None:
         """What every module saw and gave in the first run, or None where it is not to be had; inside its testimony."""
 
-    def weight(self, testimony: Testimony, allowed: Callable[[str, Array], float]) -> Weight:
+    def weight(self, testimony: Testimony, allowed: Allowed) -> Weight:
         """What matters for the outputs of the last run; inside its testimony."""
 
 
@@ -214,85 +195,8 @@ class Live:
 
         return feed
 
-    # ----------------------------------------------------------------------------------------------------- what matters
-
-    def weight(self, testimony: Testimony, allowed: Callable[[str, Array], float]) -> Weight:
-        """By one gradient; where it tells nothing, by trying.
-
-        A parameter matters if moving it by its own scale moves the outputs beyond what is allowed. Two of one shape
-        may be exchangeable where they have the same gradient (they are added) or the same product of gradient and
-        value (they are multiplied): such pairs are exchanged to see.
-        """
-        from automap import torch_tracing
-
-        outputs = testimony.outputs
-        bound = max((allowed(w, a) for w, a in _floats(outputs)), default=0.0)
-        try:
-            found, root = torch_tracing.effects(self.runner, testimony.inputs, self._forward, self.seeds[0])
-        except NotRunnableError:
-            found, root = {}, 1.0
+    def weight(self, testimony: Testimony, allowed: Allowed) -> Weight:
         trace = self.account().trace
         reached = set(trace.of_bits(trace.given))
-        names = [n for n in trace.names if self._is_float(n)]
-        idle, unsure = set(), []
-        for name in names:
-            effect = found.get(name)
-            if name not in reached:
-                idle.add(name)
-            elif effect is None or effect.size < EXERCISED * bound * root:
-                unsure.append(name)
-        for i, name in enumerate(unsure):
-            if i >= MOST_TRIED or not self._moves(testimony, {name: self._other(name)}, allowed):
-                idle.add(name)
-        loud = [n for n in names if n not in idle and n in found]
-        alike = tuple(
-            (a, b)
-            for a, b in _suspects(loud, found, lambda n: self.listing.by_name[n].shape)
-            if not self._moves(testimony, self._exchanged(a, b), allowed)
-        )
-        return Weight(frozenset(idle), alike)
-
-    def _is_float(self, name: str) -> bool:
-        dtype = self.listing.by_name[name].dtype or ""
-        return "float" in dtype or "complex" in dtype
-
-    def _other(self, name: str) -> Array:
-        """Other values of the same scale for one parameter."""
-        value = self.runner.value(name)
-        rng = generator(self.seeds[0], f"another {name}")
-        if name.endswith("running_var"):
-            return np.asarray(value * rng.uniform(0.5, 2.0, value.shape), dtype=value.dtype)
-        scale = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) or 1.0
-        return np.asarray(value + rng.standard_normal(value.shape) * scale, dtype=value.dtype)
-
-    def _exchanged(self, a: str, b: str) -> dict[str, Array]:
-        return {a: self.runner.value(b).copy(), b: self.runner.value(a).copy()}
-
-    def _moves(self, testimony: Testimony, values: dict[str, Array], allowed: Callable[[str, Array], float]) -> bool:
-        """Whether the outputs differ by more than is allowed with other values."""
-        with self.runner.holding(values):
-            other = self.runner.run(testimony.inputs, self._forward)
-        return not all(
-            comparison.compare(w, 0, a, b, allowed(w, a)).passed
-            for w, a, b in comparison.pair(testimony.outputs, other).pairs
-        )
-
-
-def _floats(outputs: Any) -> list[tuple[str, Array]]:
-    return [(w, a) for w, a, _ in comparison.pair(outputs, outputs).pairs if a.dtype.kind in "fc"]
-
-
-def _suspects(
-    names: list[str], effects: Mapping[str, Effect], shape: Callable[[str], tuple[int, ...] | None]
-) -> Iterator[tuple[str, str]]:
-    """Pairs of equally shaped parameters that may be added to each other, or multiplied with each other."""
-    groups: dict[Any, list[str]] = defaultdict(list)
-    for name in names:
-        groups[shape(name)].append(name)
-    for group in groups.values():
-        for measure in ("slope", "product"):
-            prints = {n: getattr(effects[n], measure) for n in group}
-            ranked = sorted(group, key=lambda n: prints[n].stats[2])
-            for a, b in itertools.pairwise(ranked):
-                if distance(prints[a], prints[b]) < 1e-4:
-                    yield a, b
+        power = Power(self.runner, self.listing, testimony.inputs, testimony.outputs, self._forward, self.seeds[0])
+        return power.weight(allowed, reached)
