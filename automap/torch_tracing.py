@@ -109,7 +109,8 @@ def effects(runner: Runner, inputs: Inputs, forward: Forward | None, seed: int) 
             for a in ("running_mean", "running_var")
         )
         out = (x - mean) / (variance + norm.eps).sqrt()
-        return out if norm.weight is None else out * norm.weight.reshape(shape) + norm.bias.reshape(shape)
+        out = out if norm.weight is None else out * norm.weight.reshape(shape)
+        return out if norm.bias is None else out + norm.bias.reshape(shape)
 
     def whole(*args: Any, **kwargs: Any) -> Any:
         nonlocal count

@@ -48,15 +48,17 @@ def fingerprint(array: Array) -> Fingerprint:
     for start in range(0, size, _CHUNK):
         x = flat[start : start + _CHUNK]
         x = x.astype(np.float64) if whole else np.ascontiguousarray(x, dtype=np.result_type(x.dtype, np.float32))
-        square = x * x
-        energy = float(square.sum())
-        if not math.isfinite(energy):
+        # Elements of masks are infinite, or as large as their type allows.
+        with np.errstate(over="ignore", invalid="ignore"):
+            square = x * x
+            energy, cube = float(square.sum()), float(np.dot(square, x))
+        if not (math.isfinite(energy) and math.isfinite(cube)):
             x = x[np.isfinite(x)].astype(np.float64)
             square = x * x
-            energy = float(square.sum())
+            energy, cube = float(square.sum()), float(np.dot(square, x))
             if not x.size:
                 continue
-        total += (float(x.sum()), float(np.abs(x).sum()), energy, float(np.dot(square, x)))
+        total += (float(x.sum()), float(np.abs(x).sum()), energy, cube)
         low, high = min(low, float(x.min())), max(high, float(x.max()))
     if low > high:  # nothing in it
         return Fingerprint(size, (0.0,) * 6, whole)
@@ -78,16 +80,25 @@ def distance(a: Fingerprint, b: Fingerprint) -> float:
 def apart(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> float:
     """How far apart the arguments of two calls are: the greatest distance of one to its nearest on the other side.
 
-    The side with fewer tensors decides what is compared: ports pass further masks and states around. What is the same
-    number throughout (a mask that masks nothing) says nothing. Infinite where nothing can be compared.
+    The side with fewer tensors decides what is compared, or both if they have as many: ports pass further masks and
+    states around. What is the same number throughout (a mask that masks nothing) says nothing. Infinite where nothing
+    can be compared.
     """
     a, b = ([f for f in x if not f.flat] for x in (a, b))
     if not a or not b:
         return math.inf
-    few, many = (a, b) if len(a) <= len(b) else (b, a)
-    # Whole numbers are positions and masks more often than signals; signals decide where both have some.
-    signals = [f for f in few if not f.whole]
-    return max(min(distance(f, g) for g in many) for f in signals or few)
+    # Whole numbers are positions and masks more often than signals; signals decide where a side has some.
+    telling_a, telling_b = ([f for f in x if not f.whole] or x for x in (a, b))
+    there, back = _furthest(telling_a, b), _furthest(telling_b, a)
+    if telling_a[0].whole != telling_b[0].whole:
+        return there if len(a) <= len(b) else back
+    if len(telling_a) == len(telling_b):
+        return max(there, back)
+    return there if len(telling_a) < len(telling_b) else back
+
+
+def _furthest(some: Sequence[Fingerprint], others: Sequence[Fingerprint]) -> float:
+    return max(min(distance(f, g) for g in others) for f in some)
 
 
 @dataclass(frozen=True)
