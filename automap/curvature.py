@@ -181,8 +181,8 @@ def compare_curvature(point: Point, case: Case, directions: int = DIRECTIONS, ei
     bends += [_judged(what, a, b, noise, share, truncation=t) for what, a, b, t in rows]
     if kinks := sum(b.truncation > _KINKED * abs(b.torch) for b in bends):
         notes.append(
-            f"along {kinks} direction(s) half the step gives another curvature, by more than {_KINKED:.0%}: the step holds "
-            "kinks (as of ReLU), or large parts cancel; it is a mean over the step, the same in both networks"
+            f"along {kinks} direction(s) half the step gives another curvature, by more than {_KINKED:.0%}: the step "
+            "holds kinks (as of ReLU), or large parts cancel; it is a mean over the step, the same in both networks"
         )
     if eigenvalue:
         start = _direction(middle, dict.fromkeys(middle, 1.0), point.seed, "start")

@@ -340,7 +340,9 @@ def _recognised(
 
 
 def _place(point: Point, inputs: Inputs, comparisons: Sequence[GradientComparison]) -> str:
-    """Between which cells the backward goes wrong, if the differing gradients are those of all that comes before."""
+    """Between which cells the backward goes wrong: gradients before the fault differ, those after it agree."""
+    if not any(c.scale for c in comparisons):
+        return "PyTorch's outputs depend on no parameter by a gradient (no_grad, or detached)"
     calls: list[str] = []
     first: dict[str, int] = {}
 
@@ -362,14 +364,16 @@ def _place(point: Point, inputs: Inputs, comparisons: Sequence[GradientCompariso
     wrong, right = places("differs"), places("agrees")
     modules = point.mindspore.modules
     after = min((k for k in right if k > max(wrong, default=0)), default=None)
-    if not wrong or after is None:
+    if not wrong:
         return ""
     last = max(wrong)
     if len(wrong) == 1 and any(k < last for k in right):
         return f"Only in {_called(modules[calls[last]])} it goes wrong: the gradients before and after it agree"
     inner = {path.rpartition(".")[0] for path in calls}  # a container is no place
-    between = [_called(modules[path]) for path in dict.fromkeys(calls[last : after + 1]) if path not in inner]
-    return f"They differ up to {calls[last]} and agree from {calls[after]} on: look at {_some(between, 5)}"
+    until = len(calls) if after is None else after + 1
+    between = [_called(modules[path]) for path in dict.fromkeys(calls[last:until]) if path not in inner]
+    bound = "the last" if after is None else f"{calls[last]} and agree from {calls[after]} on"
+    return f"They differ up to {bound}: look at {_some(between, 5)}"
 
 
 def _called(module: Module) -> str:

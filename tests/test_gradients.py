@@ -310,7 +310,7 @@ def torch_net(square: Any = None) -> Any:
     return Net()
 
 
-def ms_net(relu2: Any = None) -> Any:
+def ms_net(relu2: Any = None, tail: Any = None) -> Any:
     from mindspore import nn, ops
 
     class Net(nn.Cell):
@@ -324,10 +324,11 @@ def ms_net(relu2: Any = None) -> Any:
             self.n2 = nn.LayerNorm([5], epsilon=1e-5)
             self.fc2 = nn.Dense(5, 5)
             self.idle = nn.Dense(2, 2)
+            self.tail = nn.Identity() if tail is None else tail
 
         def construct(self, x: Any) -> Any:
             x = self.relu2(self.conv2(ops.relu(self.conv1(x)))).mean((2, 3))
-            return self.fc2(ops.tanh(self.n2(self.fc1(self.n1(x))))), 3
+            return self.tail(self.fc2(ops.tanh(self.n2(self.fc1(self.n1(x)))))), 3
 
     return Net()
 
@@ -391,6 +392,36 @@ def test_a_backward_that_differs_is_the_networks_fault_and_named():
     ) in found.verdict
     assert found.curvature is None
     assert "gradient by" in drawn(found)
+
+
+@frameworks
+def test_a_backward_that_differs_at_the_end_differs_everywhere():
+    from mindspore import nn
+
+    class Grown(nn.Cell):
+        def construct(self, x: Any) -> Any:
+            return x * 1
+
+        def bprop(self, x: Any, out: Any, dout: Any) -> Any:
+            return (dout * 1.001,)
+
+    found = validate(NAMES, torch_net(), ms_net(tail=Grown()), inputs=[IMAGE], grad=True)
+    assert found.exit_code == 3
+    assert ", but 12 of 12 gradient(s) differ, most by " in found.verdict
+    assert ". They differ up to the last: look at fc2 (Dense), tail (Grown); 2 not exercised: " in found.verdict
+
+
+@frameworks
+def test_a_network_that_records_no_gradient():
+    import torch
+
+    t = torch_net()
+    found = validate(
+        NAMES, t, ms_net(), inputs=[IMAGE], grad=True, torch_forward=torch.no_grad()(lambda net, x: net(x))
+    )
+    assert found.exit_code == 3
+    assert "none in PyTorch, " in found.verdict
+    assert ". PyTorch's outputs depend on no parameter by a gradient (no_grad, or detached)" in found.verdict
 
 
 @frameworks
