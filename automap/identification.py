@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from automap import transforms
+from automap import comparison, transforms
 from automap.drafting import can_reach, reaching
 from automap.dtypes import Array
 from automap.graph import Listing, Param
@@ -127,6 +127,7 @@ class Identifier:
         tolerance: for each call of the trace, how far apart fingerprints may be that are the same.
         runner: of the MindSpore network, which is about to run.
         listings: of both networks.
+        outputs: what the PyTorch network gave, as its runner returns it.
         value: the present values of a PyTorch parameter.
         rank: how much speaks for a module and a cell without running them, 0 to 1.
         feed: PyTorch's own inputs and outputs of a call. With it, a cell that sees what PyTorch does not have is given
@@ -140,13 +141,14 @@ class Identifier:
         tolerance: Sequence[float],
         runner: Runner,
         listings: tuple[Listing, Listing],
+        outputs: Any,
         value: Callable[[str], Array],
         rank: Callable[[Module, Module], float],
         feed: Callable[[int], tuple[list[Array], list[Array]]] | None = None,
         pins: dict[str, str] | None = None,
     ) -> None:
-        self.trace, self.tolerance, self.runner, self.value, self.rank, self.feed = (
-            trace, tolerance, runner, value, rank, feed,
+        self.trace, self.tolerance, self.runner, self.outputs, self.value, self.rank, self.feed = (
+            trace, tolerance, runner, outputs, value, rank, feed,
         )  # fmt: skip
         self.torch, self.mindspore = listings
         self._pins = pins or {}
@@ -184,11 +186,7 @@ class Identifier:
         frame, mark = len(self._stack), len(self._log)
         while True:
             try:
-                own = visit.module.own
-                out = self._cell(visit, proceed) if own else proceed(*visit.args, **visit.kwargs)
-                if not visit.module.path:
-                    self._end(out)
-                return out
+                return self._cell(visit, proceed) if visit.module.own else proceed(*visit.args, **visit.kwargs)
             except _Disagreement:
                 if not self._next(frame):
                     raise
@@ -205,8 +203,9 @@ class Identifier:
         while True:
             try:
                 self.found.outputs = self.runner.run(inputs, forward, watch=self)
+                self._end(self.found.outputs)
                 break
-            except _Disagreement:  # only where the forward is the user's own, and calls parts of the network
+            except _Disagreement:  # of the outputs, or in a forward of the user's that calls parts of the network
                 self._next(0)
                 self._count.clear()
                 self._log.clear()
@@ -531,20 +530,17 @@ class Identifier:
                         break
         return found
 
-    def _end(self, out: Any) -> None:
+    def _end(self, outputs: Any) -> None:
         """The network's own outputs are the last ones to agree."""
-        prints = [fingerprint(self.runner.array(t)) for t in self.runner.tensors(out)]
-        ours = self.trace.outputs
-        if len(prints) == len(ours):
-            pairs = [(f, g) for f, g in zip(ours, prints, strict=True) if not f.flat]
-        else:  # more or fewer than PyTorch's: those that are like one of the others
-            pairs = []
-        d = max((distance(f, g) for f, g in pairs), default=math.inf)
-        allowed = max(self.tolerance, default=0.0)
-        if d <= allowed:
+        pairing = comparison.pair(self.outputs, outputs)
+        prints = [(fingerprint(a), fingerprint(b)) for _, a, b in pairing.pairs]
+        distances = [distance(f, g) for f, g in prints if not f.flat]
+        if not distances:
+            return
+        if max(distances) > max(self.tolerance, default=0.0):
+            self._disagree("", max(distances))
+        elif not pairing.problems:
             self._confirm(self.trace.given)
-        elif d < math.inf or pairs:
-            self._disagree("", d)
 
 
 # ------------------------------------------------------------------------------------------------- weights of one cell

@@ -227,6 +227,7 @@ class Prover:
             account.tolerance,
             self.runner,
             (self.witness.listing, self.target),
+            first.outputs,
             first.value,
             self._rank(),
             feed,

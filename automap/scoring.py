@@ -243,7 +243,7 @@ def _is_named_norm(layer: Layer) -> bool:
 
 def names(f: Features, g: Features, c: Candidates) -> Floats:
     """The likeness of the words in two paths, weighted by how much they tell."""
-    table = likeness(f.words, g.words) if f.words and g.words else np.zeros((1, 1))
+    table = likeness(f.words, g.words)
     table = np.vstack([table, np.zeros((1, table.shape[1]))])
     table = np.hstack([table, np.zeros((table.shape[0], 1))])
     wf, wg = _weights(f), _weights(g)

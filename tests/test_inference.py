@@ -677,6 +677,15 @@ def test_without_names_shapes_and_order_are_what_is_left() -> None:
     assert silent(p, without) == []
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_paths_of_numbers_only_beside_paths_of_words(turned: bool) -> None:
+    lines = [(f"linear:{8 + i}x8", f"0.{i}", f"{word}.0.1") for i, word in enumerate(("first", "second", "third"))]
+    table = "\n".join(f"{kind} {b if turned else a} {a if turned else b}" for kind, a, b in lines)
+    for ignore_names in (False, True):
+        p, mapping = run(table, ignore_names=ignore_names)
+        assert faults(p, mapping) == []
+
+
 # ---------------------------------------------------------------------------------------------------------- determinism
 
 
