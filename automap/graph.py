@@ -6,6 +6,7 @@ Values are frozen, comparable, and hold no tensor.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -15,6 +16,8 @@ from automap.errors import ListingError
 
 if TYPE_CHECKING:
     import networkx as nx
+
+    from automap.tracing import Trace
 
 Framework = Literal["torch", "mindspore"]
 Shape = tuple[int, ...]
@@ -116,12 +119,15 @@ class Listing:
             h.update(f"{p.name}\t{'?' if p.shape is None else list(p.shape)}\t{p.dtype or '?'}\n".encode())
         return "sha256:" + h.hexdigest()
 
-    def graph(self) -> nx.DiGraph:
+    def graph(self, trace: Trace | None = None) -> nx.DiGraph:
         """The parameter graph: modules and parameters as nodes, containment and definition order as edges.
 
+        With a trace also the order of execution and the flow of data between the modules that own parameters.
+
         Nodes have ``kind`` (``"module"`` or a parameter's kind); parameters also ``shape`` and ``dtype``. Edges have
-        ``kind``: ``"contains"`` from a module to its children, ``"next"`` from a parameter to the next one defined.
-        The root module is ``""``.
+        ``kind``: ``"contains"`` from a module to its children, ``"next"`` from a parameter to the next one defined,
+        ``"then"`` from a module to the one called next, ``"feeds"`` from a module to one that gets its output (which
+        stands where both hold). The root module is ``""``.
         """
         import networkx as nx
 
@@ -140,6 +146,15 @@ class Listing:
             if previous is not None:
                 g.add_edge(previous, p.name, kind="next")
             previous = p.name
+        if trace is not None:
+            nodes = [("module", c.path) if c.path else "" for c in trace.calls]
+            for a, b in itertools.pairwise(nodes):
+                if a != b and not g.has_edge(a, b):
+                    g.add_edge(a, b, kind="then")
+            for i, j in trace.edges:
+                a, b = nodes[i], nodes[j]
+                if a != b and g.edges.get((a, b), {}).get("kind") != "contains":
+                    g.add_edge(a, b, kind="feeds")
         return g
 
 

@@ -145,6 +145,22 @@ class Trace:
             found.setdefault(call.path, []).append(k)
         return found
 
+    @cached_property
+    def edges(self) -> tuple[tuple[int, int], ...]:
+        """Data flow: the positions of two calls where what the first gave is what the second got.
+
+        What a function between them has changed has no edge; ``Call.seen`` knows of that, too.
+        """
+        found = []
+        givers: dict[Fingerprint, list[int]] = {}
+        for k, call in enumerate(self.calls):
+            for f in dict.fromkeys(call.inputs):
+                found += [(giver, k) for giver in givers.get(f, ())]
+            for f in dict.fromkeys(call.outputs):
+                if not f.flat:
+                    givers.setdefault(f, []).append(k)
+        return tuple(found)
+
     def bits(self, names: Sequence[str]) -> int:
         """Parameters as bits."""
         return sum(1 << self._places[name] for name in set(names) if name in self._places)

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 
 import networkx as nx
+import numpy as np
 import pytest
 
 from automap.errors import ListingError
@@ -105,3 +106,26 @@ def test_a_parameter_and_a_module_may_have_the_same_name() -> None:
     assert g.nodes["a"]["kind"] == "parameter"
     assert g.nodes[("module", "a")]["kind"] == "module"
     assert g.has_edge(("module", "a"), "a.weight")
+
+
+def test_a_trace_adds_the_order_of_execution_and_the_flow_of_data():
+    import torch
+
+    from automap.torch_edge import listing_of
+    from automap.torch_runner import Runner
+    from automap.torch_tracing import trace
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.first, self.aside = (torch.nn.Linear(3, 3) for _ in range(3))
+
+        def forward(self, x):
+            x = self.first(x)
+            return self.last(x) + self.aside(torch.tanh(x))
+
+    net = Net()
+    _, found = trace(Runner(net), [np.ones((2, 3), np.float32)])
+    graph = listing_of(net).graph(found)
+    edges = {(a[1], b[1]): d["kind"] for a, b, d in graph.edges(data=True) if isinstance(a, tuple) and b[0] == "module"}
+    assert edges == {("first", "last"): "feeds", ("last", "aside"): "then"}
