@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from random_networks import FAULTS, Names, Order, Program, Step, build, complaints, programs
+from random_networks import FAULTS, Names, Order, Program, build, complaints, programs
+from random_steps import Step
 
 from automap.inference import infer
 
@@ -14,7 +15,9 @@ pytestmark = pytest.mark.frameworks
 
 def examples(number: int) -> settings:
     """The same examples in every run, however slow the machine is."""
-    return settings(derandomize=True, max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
+    phases = [Phase.explicit, Phase.generate]  # to shrink takes minutes
+    quiet = list(HealthCheck)
+    return settings(derandomize=True, max_examples=number, deadline=None, suppress_health_check=quiet, phases=phases)
 
 
 @pytest.fixture(scope="module", autouse=True)
