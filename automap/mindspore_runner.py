@@ -29,25 +29,12 @@ except ImportError:  # before MindSpore 2.9
 from automap.dtypes import Array, dtype_name, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
+from automap.mindspore_equals import NoEqualError
+from automap.mindspore_standins import LACKS, LACKS_TYPE, StandIns
 from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Module, Visit, Watch
 
-#: Messages about an operation without a kernel on this device; the group names it.
-_LACKS = (
-    re.compile(r"Unsupported op \[(\w+)\] on"),
-    re.compile(r"The kernel (\w+) unregistered"),
-    re.compile(r"Not found op (\w+) on device"),
-    re.compile(r"Create kernelmod for op (\w+) failed"),
-)
 #: Messages about an operation whose backward MindSpore does not have; the group names it.
 _LACKS_BACKWARD = (re.compile(r"primitive (\w+)'s bprop not defined"),)
-#: Messages about an operation without a kernel for an element type. A type that ordinary inputs have is the input's
-#: fault, one that only a network in low precision has is this machine's.
-_LACKS_TYPE = (
-    re.compile(r"Select \w+ operator\[(\w+)\] fail.*but get input.*?(BFloat16|Float16|Float8\w*)", re.S),
-    re.compile(
-        r"For primitive\[(\w+)\].*must be a type of.*but got Tensor\[(BFloat16|Float16|Float8\w*|Float64)\]", re.S
-    ),
-)
 
 _WRAPPERS = (ms.nn.TrainOneStepCell, ms.nn.WithLossCell)
 
@@ -68,6 +55,8 @@ class Runner:
         self._float = getattr(ms, next(iter(floats))) if len(floats) == 1 else None
         self.dtype = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in floats), "float32")
         self._held = 0
+        cast = any(getattr(cell, "mixed_precision_type", None) is not None for _, cell in model.cells_and_names())
+        self._stand_ins = StandIns(every=cast or bool(floats & {"bfloat16", "float16"}))
         self._objects = {path: cell for path, cell in model.cells_and_names() if cell is not None}
         self.modules = {
             path: Module(
@@ -97,6 +86,9 @@ class Runner:
     def value(self, name: str) -> Array:
         return edge.array_of(self._parameters[name], name)
 
+    def remarks(self) -> tuple[str, ...]:
+        return self._stand_ins.remarks()
+
     def state(self) -> dict[str, Array]:
         return {name: edge.array_of(p, name) for name, p in self._parameters.items()}
 
@@ -112,8 +104,22 @@ class Runner:
                 self._held -= 1
 
     def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
+        try:
+            return self._run(inputs, forward, watch)
+        except NotRunnableError:
+            # A network can use a low precision that its parameters do not show. Who watches would see it run twice.
+            if self._stand_ins.every or watch is not None:
+                raise
+            self._stand_ins.every = True
+            return self._run(inputs, forward, watch)
+
+    def _run(self, inputs: Inputs, forward: Forward | None, watch: Watch | None) -> Any:
         # What holds other values puts back all of them; until then, no run has to keep them, too.
-        with _unchanged(self.model, not self._held) as precision, self._watched(watch, precision):
+        with (
+            _unchanged(self.model, not self._held) as precision,
+            self._stand_ins.active(precision.pushed if precision.taken_over(self._stand_ins.every) else ()),
+            self._watched(watch, precision),
+        ):
             self.model.set_train(False)
             try:
                 out = self._called(inputs, forward)
@@ -153,7 +159,11 @@ class Runner:
                     value = value + loss.bend / 2 * (head.abs() * wide * wide).sum()
             return value
 
-        with _unchanged(self.model, recording=True), _asked_for_gradients(wanted.values()):
+        with (
+            _unchanged(self.model, recording=True) as precision,
+            self._stand_ins.active(precision.pushed if precision.taken_over(self._stand_ins.every) else ()),
+            _asked_for_gradients(wanted.values()),
+        ):
             self.model.set_train(False)
             try:
                 found = ms.grad(total, None, list(wanted.values()))()
@@ -242,14 +252,20 @@ class _Precision:
 
     def __init__(self) -> None:
         self.pushed: list[Any] = []
+        self._taken_over = False
+        self._outer: Any = None
         self._change = _pynative_executor.set_mixed_precision_type
 
     def __enter__(self) -> _Precision:
+        self._outer = vars(_pynative_executor).get("set_mixed_precision_type")  # of a run that this one is within
         _pynative_executor.set_mixed_precision_type = self._watched
         return self
 
     def __exit__(self, *_: object) -> None:
-        del _pynative_executor.set_mixed_precision_type
+        if self._outer is None:
+            del _pynative_executor.set_mixed_precision_type
+        else:
+            _pynative_executor.set_mixed_precision_type = self._outer
         self.back_to(0)
 
     def _watched(self, precision: Any, is_push: bool = True) -> None:
@@ -257,12 +273,20 @@ class _Precision:
             self.pushed.append(precision)
         elif self.pushed:
             self.pushed.pop()
-        self._change(precision, is_push)
+        if not self._taken_over:
+            self._change(precision, is_push)
+
+    def taken_over(self, whether: bool) -> bool:
+        """Let MindSpore know nothing of what is pushed from now on, because another casts."""
+        self._taken_over = whether
+        return whether
 
     def back_to(self, level: int) -> None:
         """Pop what was pushed above a level."""
         while len(self.pushed) > level:
-            self._change(self.pushed.pop(), False)
+            precision = self.pushed.pop()
+            if not self._taken_over:
+                self._change(precision, False)
 
 
 @contextmanager
@@ -342,11 +366,13 @@ def _output(value: Any) -> Array | None:
 
 def _translated(error: Exception, inputs: Inputs) -> AutomapError:
     """A framework's error as one of automap's: an operation without a kernel, or inputs that do not fit."""
+    if isinstance(error, NoEqualError):
+        return _not_runnable(error.args[0], error.args[-1])
     text = str(error)
-    for pattern in _LACKS:
+    for pattern in LACKS:
         if found := pattern.search(text):
             return _not_runnable(found[1], found[1])
-    for pattern in _LACKS_TYPE:
+    for pattern in LACKS_TYPE:
         if found := pattern.search(text):
             return _not_runnable(found[1], f"{found[1]} in {found[2].lower()}")
     return running.refused(error, inputs, "mindspore")
@@ -355,11 +381,15 @@ def _translated(error: Exception, inputs: Inputs) -> AutomapError:
 def _no_backward(error: Exception) -> AutomapError:
     """The error for a backward that does not run though the forward did."""
     text = str(error)
-    if found := next((f for pattern in (*_LACKS, *_LACKS_BACKWARD, *_LACKS_TYPE) if (f := pattern.search(text))), None):
+    if found := next((f for pattern in (*LACKS, *_LACKS_BACKWARD, *LACKS_TYPE) if (f := pattern.search(text))), None):
         return _not_runnable(found[1], f"the backward of {found[1]}")
     return NotRunnableError(f"the MindSpore network has no backward here: {running.one_line(error)}", "backward")
 
 
 def _not_runnable(operation: str, what: str) -> NotRunnableError:
     device = ms.get_context("device_target")
-    return NotRunnableError(f"the MindSpore network cannot run here: {what} has no kernel on {device}", operation)
+    return NotRunnableError(
+        f"the MindSpore network cannot run here: {what} has no kernel on {device}, and nothing stands in for it; "
+        "record a run where it can: automap trace SOURCE -o net.trace, on the device",
+        operation,
+    )

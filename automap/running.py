@@ -118,6 +118,9 @@ class Runner(Protocol):
     def value(self, name: str) -> Array:
         """The present values of one parameter; the memory may be its own."""
 
+    def remarks(self) -> tuple[str, ...]:
+        """What was computed otherwise than the network says, for want of a kernel: one sentence for each kind."""
+
     def state(self) -> dict[str, Array]:
         """A copy of every parameter (and, in PyTorch, persistent buffer), by name."""
 

@@ -83,6 +83,9 @@ class Runner:
         tensor = self._tensors[name]
         return torch_edge.array_of(tensor, name) if tensor.dtype == torch.bfloat16 else self.array(tensor)
 
+    def remarks(self) -> tuple[str, ...]:
+        return ()
+
     def state(self) -> dict[str, Array]:
         return torch_edge.state_of(self.model)
 

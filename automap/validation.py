@@ -267,6 +267,7 @@ class Run:
         with self.mindspore.holding(made):
             answers = [self.answer(x) for x in drawn]
         left_out = tuple(p.name for p in self.target if p.kind != "optimizer" and p.name not in made)
+        self.assumptions += self.mindspore.remarks()
         outputs = tuple(self.compared(expected, answers, spread))
         passed, verdict, code = self._verdict(outputs, expected, left_out)
         result = Validation(
@@ -390,7 +391,9 @@ class Run:
         """Why agreement would mean nothing, or ``""``."""
         if not any(c.total for c in outputs):
             return "the networks return no numbers"
-        noisy = [c for c in outputs if c.allowed > max(_TOO_NOISY * c.scale, self.atol)]
+        # What an element type allows in itself is no noise: bfloat16 has but 8 bits.
+        bound = max(_TOO_NOISY, *(TOLERANCE.get(d, 0.0) for d in (self.torch.dtype, self.mindspore.dtype)))
+        noisy = [c for c in outputs if c.allowed > max(bound * c.scale, self.atol)]
         if self.rtol is None and len(noisy) == len(outputs):
             return f"rounding alone moves {noisy[0].where} by {noisy[0].allowed / noisy[0].scale:.2g} of its scale"
         first = comparison.pair(expected[0], expected[0]).pairs
