@@ -557,6 +557,9 @@ def convert(
 @click.option(
     "--hessian-eigenvalue", is_flag=True, help="Compare the greatest eigenvalue of the Hessian, and the gradients."
 )
+@click.option(
+    "--per-layer", is_flag=True, help="Examine every layer, even if the outputs agree; where they differ, it is done."
+)
 @_factory_arguments
 @_verbose
 def validate(
@@ -573,6 +576,7 @@ def validate(
     curvature: bool,
     directions: int | None,
     hessian_eigenvalue: bool,
+    per_layer: bool,
     torch_args: dict[str, Any],
     ms_args: dict[str, Any],
 ) -> int:
@@ -606,6 +610,7 @@ def validate(
             grad=grad,
             curvature=(directions or True) if curvature else 0,
             hessian_eigenvalue=hessian_eigenvalue,
+            per_layer=per_layer,
         )
     _show(result)
     return result.exit_code

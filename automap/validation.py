@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from automap import comparison, conversion, parity, sources
+from automap import comparison, consultation, conversion, parity, sources
 from automap.comparison import TOLERANCE, Comparison
 from automap.curvature import DIRECTIONS, Curvature
 from automap.dtypes import Array
 from automap.errors import AutomapError, ConversionError, InputError, NotRunnableError, SourceError
+from automap.findings import Finding
 from automap.gradients import Case, Gradients, Point
 from automap.mapping import Mapping as ParameterMapping
 from automap.parity import Wanted
@@ -61,6 +62,7 @@ class Validation:
         operation: the operation that has no kernel here (exit code 4), else ``""``.
         gradients: what came of comparing the gradients, or None if nobody asked or they cannot be had.
         curvature: the same of the second derivatives.
+        findings: every cause of a difference that an examination layer by layer found, in the order of execution.
     """
 
     passed: bool
@@ -74,6 +76,7 @@ class Validation:
     operation: str = ""
     gradients: Gradients | None = None
     curvature: Curvature | None = None
+    findings: tuple[Finding, ...] = ()
 
     @property
     def greatest(self) -> float | None:
@@ -88,7 +91,8 @@ class Validation:
 
     def __str__(self) -> str:
         lines = [self.verdict, *(f"  {c.words}" for c in self.outputs if c.words not in self.verdict and not c.passed)]
-        more = parity.lines(self.gradients, self.curvature, self.verdict)
+        found = consultation.lines(self.findings)
+        more = [*found, *parity.lines(self.gradients, self.curvature, self.verdict)]
         return "\n".join([*lines, *(f"  {a}" for a in (*more, *self._notes))])
 
     @property
@@ -117,6 +121,7 @@ class Validation:
                     *(("", "", "", c.problem) if c.problem in ("shape", "structure") else _figures(c)),
                 )
             parts.append(table)
+        parts += consultation.table(self.findings)
         parts += parity.tables(self.gradients, self.curvature)
         parts += [Text(f"note: {a}", style="dim") for a in self._notes]
         return Group(*parts)
@@ -150,6 +155,7 @@ def validate(
     grad: bool = False,
     curvature: int | bool = 0,
     hessian_eigenvalue: bool = False,
+    per_layer: bool = False,
 ) -> Validation:
     """Run both networks in inference mode on the same weights and inputs, and compare what they return.
 
@@ -176,6 +182,7 @@ def validate(
         curvature: along how many seeded directions to compare the loss's second derivative, and the gradients; True
             stands for 3.
         hessian_eigenvalue: compare the greatest eigenvalue of the loss's Hessian, and the gradients.
+        per_layer: examine the port layer by layer even if the outputs agree; where they do not, it always is.
 
     Raises:
         InputError: inputs that are not understood, or that a network does not take.
@@ -193,6 +200,7 @@ def validate(
         rtol,
         atol or 0.0,
         Wanted(grad, DIRECTIONS if curvature is True else int(curvature), hessian_eigenvalue),
+        per_layer,
     )
     try:
         return run.validate(probe, weights)
@@ -218,8 +226,9 @@ class Run:
         rtol: float | None,
         atol: float,
         wanted: Wanted | None = None,
+        per_layer: bool = False,
     ) -> None:
-        self.mapping, self.wanted = mapping, wanted or Wanted()
+        self.mapping, self.wanted, self.per_layer = mapping, wanted or Wanted(), per_layer
         # The listings first: running a network may rename its parameters.
         self.listing, self.target = torch.listing(), mindspore.listing()
         self.seed = seed
@@ -270,9 +279,20 @@ class Run:
         self.assumptions += self.mindspore.remarks()
         outputs = tuple(self.compared(expected, answers, spread))
         passed, verdict, code = self._verdict(outputs, expected, left_out)
+        findings: tuple[Finding, ...] = ()
+        if self.per_layer or any(not c.passed for c in outputs):
+            forwards = self.torch_forward, self.ms_forward
+            case = consultation.Case(
+                self.torch, self.mindspore, self.mapping, self.listing, state, made, drawn[0], forwards,
+                self.kernel_noise, spread,
+            )  # fmt: skip
+            opinion = consultation.ask(case, outputs, passed, verdict, code)
+            findings, code, verdict = opinion.findings, opinion.exit_code, opinion.verdict or verdict
+            self.assumptions += opinion.notes
         result = Validation(
-            passed, verdict, code, outputs, tuple(self.assumptions), left_out, probe.describe(), self.seed
-        )
+            passed, verdict, code, outputs, tuple(self.assumptions), left_out, probe.describe(), self.seed,
+            findings=findings,
+        )  # fmt: skip
         if not self.wanted:
             return result
         runs = [Case(*row) for row in zip(drawn, expected, answers, strict=True)]

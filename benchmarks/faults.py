@@ -40,6 +40,7 @@ AGREES, SHOWS = 1e-5, 2e-5
 
 #: What a finding may call a cause, beside the cause's own word.
 SETTINGS = {
+    "missing activation": {"activation"},
     "eps": {"epsilon", "variance_epsilon"},
     "padding": {"pad_mode", "pad"},
     "stride": {"strides"},
@@ -161,9 +162,9 @@ def pair(network: str, mapping: Mapping, fault: Fault | None = None) -> Pair:
 
 def cause_of(finding: Any, fault: Fault) -> bool:
     """Whether a finding has the cause of a fault."""
-    said = str(finding.setting).lower().replace("_", " ")
+    said = {str(word).lower().replace("_", " ") for word in (finding.cause, finding.setting)}
     words = {fault.cause, *SETTINGS.get(fault.cause, ())}
-    return said in {w.replace("_", " ") for w in words}
+    return not said.isdisjoint(w.replace("_", " ") for w in words)
 
 
 def paths(finding: Any, side: str) -> set[str]:

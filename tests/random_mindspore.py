@@ -11,8 +11,7 @@ import numpy as np
 from automap import mindspore_edge  # isort: skip  # it prepares the environment for MindSpore
 import mindspore as ms
 from mindspore import nn, ops
-from random_networks import Port, Program
-from random_steps import (
+from random_networks import (
     WIDTH,
     Direct,
     Id,
@@ -21,6 +20,8 @@ from random_steps import (
     Layer,
     Many,
     Part,
+    Port,
+    Program,
     Shape,
     Step,
     leaves,

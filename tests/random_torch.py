@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from random_networks import Program
-from random_steps import (
+from random_networks import (
     WIDTH,
     Array,
     Direct,
@@ -19,6 +18,7 @@ from random_steps import (
     Layer,
     Many,
     Part,
+    Program,
     Shape,
     Step,
     leaves,
