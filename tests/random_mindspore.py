@@ -11,7 +11,8 @@ import numpy as np
 from automap import mindspore_edge  # isort: skip  # it prepares the environment for MindSpore
 import mindspore as ms
 from mindspore import nn, ops
-from random_networks import (
+from random_networks import Port, Program
+from random_steps import (
     WIDTH,
     Direct,
     Id,
@@ -20,8 +21,6 @@ from random_networks import (
     Layer,
     Many,
     Part,
-    Port,
-    Program,
     Shape,
     Step,
     leaves,

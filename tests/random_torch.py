@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from random_networks import (
+from random_networks import Program
+from random_steps import (
     WIDTH,
     Array,
     Direct,
@@ -18,7 +19,6 @@ from random_networks import (
     Layer,
     Many,
     Part,
-    Program,
     Shape,
     Step,
     leaves,

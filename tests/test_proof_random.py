@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from random_networks import FAULTS, Names, Order, Program, Step, build, complaints, programs
+from random_networks import FAULTS, Names, Order, Program, build, complaints, programs
+from random_steps import Step
 
 from automap.inference import infer
 
@@ -14,7 +15,9 @@ pytestmark = pytest.mark.frameworks
 
 def examples(number: int) -> settings:
     """The same examples in every run, however slow the machine is."""
-    return settings(derandomize=True, max_examples=number, deadline=None, suppress_health_check=list(HealthCheck))
+    phases = [Phase.explicit, Phase.generate]  # to shrink takes minutes
+    quiet = list(HealthCheck)
+    return settings(derandomize=True, max_examples=number, deadline=None, suppress_health_check=quiet, phases=phases)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -79,33 +82,38 @@ TWO_SLOPES = Program(
 )
 
 
-@pytest.mark.xfail(reason="a choice counts as confirmed though the outputs differ", strict=True)
+CONFIRMED = pytest.mark.xfail(reason="a choice counts as confirmed though the outputs differ", strict=True)
+TURNED = pytest.mark.xfail(reason="a matrix that its container uses itself is not tried turned", strict=True)
+
+
 @pytest.mark.parametrize(
     ("program", "names", "nesting", "seed", "ignore_names"),
     [
-        (TWO_CONVOLUTIONS, "renamed", True, 0, True),
-        (CALLED_TWICE, "random", True, 20915, False),
-        (TWO_SLOPES, "renamed", False, 779, False),
+        pytest.param(TWO_CONVOLUTIONS, "renamed", True, 0, True, id="direct parameters in branches", marks=CONFIRMED),
+        pytest.param(CALLED_TWICE, "random", True, 20915, False, id="a block called twice", marks=CONFIRMED),
+        pytest.param(TWO_SLOPES, "renamed", False, 779, False, id="slopes behind weights used without their layer"),
     ],
-    ids=["direct parameters in branches", "a block called twice", "slopes behind weights used without their layer"],
 )
-def test_wrong_and_not_marked(program: Program, names: Names, nesting: bool, seed: int, ignore_names: bool) -> None:
+def test_wrong_entries_are_marked(program: Program, names: Names, nesting: bool, seed: int, ignore_names: bool) -> None:
     pair = build(program, names, nesting=nesting, seed=seed)
     mapping = infer(pair.torch, pair.mindspore, inputs=pair.inputs, ignore_names=ignore_names)
     assert complaints(pair, mapping) == []
 
 
-@pytest.mark.xfail(reason="parameters used without their layer being called are not always settled", strict=True)
 @pytest.mark.parametrize(
     ("program", "names", "seed"),
     [
-        (Program("sequence", (Step("borrowed"),), unused=1, order=1), "random", 1356),
-        (Program("sequence", (Step("functional", n=1, bias=False),)), "same", 0),
+        pytest.param(
+            Program("sequence", (Step("borrowed"),), unused=1, order=1), "random", 1356, id="beside an unused layer"
+        ),
+        pytest.param(
+            Program("sequence", (Step("functional", n=1, bias=False),)), "same", 0, id="a matrix turned", marks=TURNED
+        ),
     ],
-    ids=["beside an unused layer", "a square matrix turned"],
 )
-def test_not_proven_though_nothing_differs(program: Program, names: Names, seed: int) -> None:
+def test_a_weight_used_without_its_layer(program: Program, names: Names, seed: int) -> None:
     pair = build(program, names, nesting=False, seed=seed)
     mapping = infer(pair.torch, pair.mindspore, inputs=pair.inputs, ignore_names=True)
+    assert complaints(pair, mapping) == []
     assert mapping.proof is not None
     assert mapping.proof.status == "proven"
