@@ -27,9 +27,9 @@ from automap.drafting import can_reach, reaching
 from automap.dtypes import Array
 from automap.graph import Listing, Param
 from automap.layers import core
-from automap.names import PROJECTIONS, RECURRENT, SLOTS
+from automap.names import PROJECTIONS, RECURRENT, SLOTS, is_framework_word
 from automap.running import Forward, Inputs, Module, Runner, Visit
-from automap.tracing import Call, Fingerprint, Trace, apart, distance, fingerprint
+from automap.tracing import Call, Fingerprint, Trace, apart, distance, fingerprint, in_order
 from automap.transforms import Transform
 
 #: A cell whose input is further than this from every module's sees something that PyTorch does not have.
@@ -60,6 +60,7 @@ class Seen:
         call: the call of PyTorch's module that it was compared to, or -1.
         before, after: how far its input and its output are from that module's; infinite where they cannot be compared.
         fed: whether it was given PyTorch's input in place of its own.
+        soft: whether nothing that it saw has told, so that another cell may take its weights.
     """
 
     option: Option
@@ -67,6 +68,7 @@ class Seen:
     before: float = math.inf
     after: float = math.inf
     fed: bool = False
+    soft: bool = False
 
 
 @dataclass
@@ -76,15 +78,19 @@ class Identified:
     Attributes:
         seen: by the path of the cell.
         confirmed: PyTorch's parameters that a value depends on which some later cell saw as PyTorch's module did.
+        sound: the cells whose input and output agree, where no choice that is still open comes before them.
         apart: the cells, in order, whose input agrees with no module's.
         tries: how many alternatives were run.
+        held: what each MindSpore parameter had in the end, with the transform: also those that no cell told.
         outputs: what the network gave, as the runner returns it.
     """
 
     seen: dict[str, Seen] = field(default_factory=dict)
     confirmed: frozenset[str] = frozenset()
+    sound: frozenset[str] = frozenset()
     apart: tuple[str, ...] = ()
     tries: int = 0
+    held: dict[str, tuple[Param, tuple[Transform, ...]]] = field(default_factory=dict)
     outputs: Any = None
 
 
@@ -133,6 +139,7 @@ class Identifier:
         feed: PyTorch's own inputs and outputs of a call. With it, a cell that sees what PyTorch does not have is given
             what its counterpart saw, so that what follows can be told again.
         pins: PyTorch names to MindSpore names that are settled.
+        held: what each MindSpore parameter has before its cell is told.
     """
 
     def __init__(
@@ -146,6 +153,7 @@ class Identifier:
         rank: Callable[[Module, Module], float],
         feed: Callable[[int], tuple[list[Array], list[Array]]] | None = None,
         pins: dict[str, str] | None = None,
+        held: Sequence[Way] = (),
     ) -> None:
         self.trace, self.tolerance, self.runner, self.outputs, self.value, self.rank, self.feed = (
             trace, tolerance, runner, outputs, value, rank, feed,
@@ -165,6 +173,9 @@ class Identifier:
         own = [path for path, m in runner.modules.items() if m.own]
         self._inner = {path for path in own if any(o.startswith(f"{path}.") if path else o for o in own if o != path)}
         self._options: dict[tuple[str, str], list[Option]] = {}
+        self._held = {m.name: (t, chain) for t, m, chain in held}
+        self._holder = {t.name: m for t, m, _ in held}
+        self._undo: list[list[tuple[Param, Param | None, tuple[Transform, ...]]]] = []
         self._used: Counter[str] = Counter()
         self._trail: list[str] = []
         self._stack: list[_Choice] = []
@@ -210,8 +221,17 @@ class Identifier:
                 self._count.clear()
                 self._log.clear()
         self.found.confirmed = frozenset(self.trace.of_bits(self._confirmed))
-        self.found.apart = tuple(self._apart)
+        self.found.apart, self.found.held = tuple(self._apart), self._held
+        self.found.sound = frozenset(cell for cell, seen in self.found.seen.items() if self._is_sound(cell, seen))
         return self.found
+
+    def _is_sound(self, cell: str, seen: Seen) -> bool:
+        if seen.call < 0 or max(seen.before, seen.after) > self.tolerance[seen.call]:
+            return False
+        bits = self.trace.calls[seen.call].seen
+        return not self._loose(bits) and not any(
+            c.cell == cell or c.among & bits for c in self._stack if not c.confirmed
+        )
 
     def _next(self, frame: int) -> bool:
         """Take back the last open choice made inside the present call, and take its next alternative."""
@@ -250,11 +270,12 @@ class Identifier:
             self._best = _Best(score, {c.cell: c.options[c.at] for c in self._stack}, where)
         raise _Disagreement
 
-    def _give(self, cell: str, option: Option, call: int = -1) -> None:
+    def _give(self, cell: str, option: Option, call: int = -1, soft: bool = False) -> None:
         self._put(option)
+        self._displace(option)
         self._trail.append(cell)
-        self._used[option.path] += 1
-        self.found.seen[cell] = Seen(option, call)
+        self._used[option.path] += not soft
+        self.found.seen[cell] = Seen(option, call, soft=soft)
 
     def _put(self, option: Option) -> None:
         values = {}
@@ -262,11 +283,43 @@ class Identifier:
             (values[m.name],) = transforms.apply(chain, [self.value(t.name)])
         self.runner.put(values)
 
+    def _displace(self, option: Option) -> None:
+        """What had these weights without having been told so gets those that the cell had instead.
+
+        A parameter that is used without a call of its cell is never told: it is left with what the others leave.
+        """
+        mine = {m.name for _, m, _ in option.ways}
+        told = {m.name for s in self.found.seen.values() if not s.soft for _, m, _ in s.option.ways}
+        changes: list[tuple[Param, Param | None, tuple[Transform, ...]]] = []
+        for t, m, chain in option.ways:
+            other, before = self._holder.get(t.name), self._held.get(m.name)
+            untold = other is not None and other.name not in mine | told
+            if other is not None and untold and before is not None and can_reach(before[0], other):
+                changes.append((other, t, self._held[other.name][1]))
+                self._hold(before[0], other, reaching(before[0], other))
+                (values,) = transforms.apply(self._held[other.name][1], [self.value(before[0].name)])
+                self.runner.put({other.name: values})
+            changes.append((m, None if before is None else before[0], () if before is None else before[1]))
+            self._hold(t, m, chain)
+        self._undo.append(changes)
+
+    def _hold(self, t: Param, m: Param, chain: tuple[Transform, ...]) -> None:
+        self._held[m.name] = t, chain
+        self._holder[t.name] = m
+
     def _forget(self, trail: int) -> None:
-        for cell in self._trail[trail:]:
-            self._used[self.found.seen.pop(cell).option.path] -= 1
+        while len(self._trail) > trail:
+            cell = self._trail.pop()
+            seen = self.found.seen.pop(cell)
+            self._used[seen.option.path] -= not seen.soft
             self._apart.pop(cell, None)
-        del self._trail[trail:]
+            for m, t, chain in reversed(self._undo.pop()):
+                if t is None:
+                    self._held.pop(m.name, None)
+                    continue
+                self._hold(t, m, chain)
+                (values,) = transforms.apply(chain, [self.value(t.name)])
+                self.runner.put({m.name: values})
 
     def _confirm(self, bits: int) -> None:
         """A value agrees that depends on these parameters.
@@ -279,11 +332,21 @@ class Identifier:
         pending = [c for c in self._stack if not c.confirmed and c.among & bits]
         if any(c.among & ~bits for c in pending):
             return
-        self._confirmed |= bits
+        if not self._loose(bits):
+            self._confirmed |= bits
         for choice in pending:
             choice.closed = choice.confirmed = True
             chosen = choice.options[choice.at]
             self._patterns[_pattern(chosen.path), _pattern(choice.cell)] += 1
+
+    def _loose(self, bits: int) -> bool:
+        """Whether some of these parameters were told by no cell, and others of their shape are as loose."""
+        told = self.trace.bits([t.name for s in self.found.seen.values() if not s.soft for t, _, _ in s.option.ways])
+        mine, others = bits & ~told, self.trace.given & ~bits & ~told
+        if not mine or not others:
+            return False
+        shapes = {_shape_key(self.torch.by_name[name]) for name in self.trace.of_bits(mine)}
+        return any(_shape_key(self.torch.by_name[name]) in shapes for name in self.trace.of_bits(others))
 
     # -------------------------------------------------------------------------------------------------------- one cell
 
@@ -305,7 +368,7 @@ class Identifier:
         if seen is None:  # nothing in PyTorch is like it
             return proceed(*args, **kwargs)
         fed = False
-        if agreed:
+        if agreed and self._ordered(cell, prints, call, d):
             self._confirm(self.trace.calls[call].seen)
         elif call >= 0 and self.feed is not None and d > self.tolerance[call]:
             args, kwargs, fed = self._fed(call, args, kwargs, tensors, prints)
@@ -315,6 +378,13 @@ class Identifier:
         if call < 0 or cell in self._inner:
             return out
         return self._computed(visit, cell, seen, out, new and (agreed or fed), proceed, args, kwargs)
+
+    def _ordered(self, cell: str, prints: list[Fingerprint], call: int, d: float) -> bool:
+        """Whether a cell sees PyTorch's values also in PyTorch's order."""
+        if in_order(prints, self.trace.calls[call].inputs):
+            return True
+        self._disagree(cell, d)
+        return False
 
     def _settled(self, cell: str, prints: list[Fingerprint]) -> tuple[int, float]:
         """The call of its counterpart that a cell with weights is in, and how far its input is from that call's."""
@@ -349,14 +419,17 @@ class Identifier:
         chosen = options[0]
         call, d = calls[chosen.path]
         trail = len(self._trail)
-        self._give(cell, chosen, call)
-        if len(options) > 1 and same:
+        self._give(cell, chosen, call, soft=d == math.inf)
+        if not same:
+            # Nothing it saw told that it is this one: that is for what follows to say, of all its weights at once.
+            calls, options = {chosen.path: calls[chosen.path]}, [chosen]
+        if len(options) > 1 or not same:
             bits = 0
             for path in calls:
                 bits |= self.trace.bits([name for _, name in self.trace.modules[path].own])
-            # Only what has an effect at all can be waited for.
             # What was given up before is not asked again.
-            given_up = cell in self._replay
+            given_up = cell in self._replay or not same
+            # Only what has an effect at all can be waited for.
             self._stack.append(_Choice(cell, options, trail, bits & self.trace.given, closed=given_up))
         return call, d
 
@@ -411,7 +484,10 @@ class Identifier:
                 for attribute, name in module.own
                 if name in self.mindspore.by_name
             ]
-            self._options[key] = [Option(path, ways) for ways in arrangements(ours, theirs) if self._allows(ways)]
+            plain = [Option(path, ways) for ways in arrangements(ours, theirs) if self._allows(ways)]
+            # What has a name of its author's may be used in its author's way: a matrix from the other side.
+            turned = [self._turned(o, lambda t, m: not is_framework_word(t.leaf, m.leaf)) for o in plain]
+            self._options[key] = plain + [o for o in turned if o not in plain]
         return self._options[key]
 
     def _allows(self, ways: tuple[Way, ...]) -> bool:
@@ -448,6 +524,8 @@ class Identifier:
                 self._used[seen.option.path] -= 1
                 self._used[option.path] += 1
                 self.found.seen[cell] = Seen(option, other, seen.before, after, seen.fed)
+                for t, m, chain in option.ways:
+                    self._hold(t, m, chain)
                 self._taken(cell, option)
                 return again
         self._put(seen.option)
@@ -466,16 +544,23 @@ class Identifier:
 
     def _others(self, cell: str, option: Option) -> Iterator[Option]:
         """Other weights that a cell can have: square matrices turned round, then the modules that saw the same."""
-        turned = tuple(
-            (t, m, (Transform("transpose", {"axes": [1, 0]}), *chain)) if _is_square(t) else (t, m, chain)
-            for t, m, chain in option.ways
-        )
-        if turned != option.ways:
-            yield Option(option.path, turned)
+        turned = self._turned(option, lambda t, m: True)
+        if turned != option:
+            yield turned
         choice = self._stack[-1] if self._stack and self._stack[-1].cell == cell else None
         for other in choice.options[choice.at + 1 :] if choice is not None else ():
             if not self._used[other.path]:
                 yield other
+
+    @staticmethod
+    def _turned(option: Option, which: Callable[[Param, Param], bool]) -> Option:
+        """The same weights with square matrices transposed."""
+        turn = Transform("transpose", {"axes": [1, 0]})
+        ways = (
+            (t, m, (turn, *chain)) if _is_square(t) and turn not in chain and which(t, m) else (t, m, chain)
+            for t, m, chain in option.ways
+        )
+        return Option(option.path, tuple(ways))
 
     def _taken(self, cell: str, option: Option) -> None:
         """Another alternative of the last choice was taken: it goes first, what was tried before it is out."""

@@ -21,12 +21,13 @@ from automap.dtypes import Array
 from automap.errors import InputError, NotRunnableError
 from automap.evidence import Proof
 from automap.graph import Listing
-from automap.identification import Identified, Identifier, Way
+from automap.identification import Identified, Identifier, Seen, Way
 from automap.mapping import Entry, Mapping
 from automap.names import is_framework_word
 from automap.power import Weight
 from automap.probing import InputsLike, Probe, guess_inputs, open_inputs
 from automap.running import Forward, Module, Runner
+from automap.transforms import Transform
 from automap.validation import demanded
 from automap.witness import SPREAD, Account, Live, Testimony, Witness
 
@@ -194,13 +195,17 @@ class Prover:
         An exchange is kept if more cells see what PyTorch's see after it.
         """
 
-        def agreeing(found: Identified) -> int:
-            return sum(s.call >= 0 and s.before <= account.tolerance[s.call] for s in found.seen.values())
+        def agrees(seen: Seen) -> bool:
+            return seen.call >= 0 and seen.before <= account.tolerance[seen.call]
 
-        told = {m.name for s in found.seen.values() for _, m, _ in s.option.ways}
-        for a, b in itertools.islice(self._loose(told), MOST_EXCHANGES):
+        def agreeing(found: Identified) -> int:
+            return sum(map(agrees, found.seen.values()))
+
+        told = {m.name for s in found.seen.values() if agrees(s) for _, m, _ in s.option.ways}
+        reached = set(account.trace.of_bits(account.trace.given))
+        for a, b in itertools.islice(self._loose(told, reached), MOST_EXCHANGES):
             before = self.start
-            self.start = _exchanged(before, a, b)
+            self.start = _turned(before, a) if a == b else _exchanged(before, a, b)
             other = self._run(first, account, None)
             if agreeing(other) > agreeing(found) or self._fits(first, other):
                 found = other
@@ -210,16 +215,22 @@ class Prover:
                 break
         return found
 
-    def _loose(self, told: set[str]) -> Iterator[tuple[int, int]]:
-        """Pairs of entries, by position, of the same shapes on both sides, that no cell has told."""
+    def _loose(self, told: set[str], reached: set[str]) -> Iterator[tuple[int, int]]:
+        """Pairs of entries, by position, of the same shapes on both sides, that no cell has told.
+
+        A square matrix stands beside itself, too: it may be turned round.
+        """
         shapes = defaultdict(list)
         for i, e in enumerate(self.start.entries):
             if len(e.torch) == len(e.mindspore) == 1 and e.mindspore[0] not in told:
                 t, m = self.witness.listing.by_name[e.torch[0]], self.target.by_name[e.mindspore[0]]
-                if e.torch[0] not in (self.request.pins or {}):
+                if e.torch[0] not in (self.request.pins or {}) and self._first(t.name) in reached:
                     shapes[t.shape, m.shape].append(i)
         for group in shapes.values():
             yield from itertools.combinations(group, 2)
+        for (shape, _), group in shapes.items():
+            if shape is not None and len(shape) == 2 and shape[0] == shape[1] > 1:
+                yield from ((i, i) for i in group)
 
     def _search(self, first: Testimony, account: Account, feed: Any) -> Identifier:
         return Identifier(
@@ -232,7 +243,14 @@ class Prover:
             self._rank(),
             feed,
             self.request.pins,
+            list(self._ways(self.start)),
         )
+
+    def _ways(self, mapping: Mapping) -> Iterator[Way]:
+        """The entries of one name on either side."""
+        for e in mapping.entries:
+            if len(e.torch) == len(e.mindspore) == 1:
+                yield self.witness.listing.by_name[e.torch[0]], self.target.by_name[e.mindspore[0]], e.transform
 
     def _rank(self) -> Callable[[Module, Module], float]:
         """How sure the static mapping is that a module and a cell are each other's."""
@@ -247,19 +265,18 @@ class Prover:
         return rank
 
     def _settled(self, found: Identified, account: Account) -> list[Way]:
-        """What the run has settled: cells whose input agreed; without names, what execution order says of others."""
+        """What the run has settled: cells whose input agreed; then what it has changed, or without names all it had."""
         ways: list[Way] = []
         for seen in found.seen.values():
-            agreed = seen.call >= 0 and seen.before <= account.tolerance[seen.call]
-            if agreed or self.request.ignore_names:
+            if seen.call >= 0 and seen.before <= account.tolerance[seen.call]:
                 ways += seen.option.ways
-        if self.start is not self.static:  # what was exchanged
-            told = {t.name for t, _, _ in ways}
-            before = {(e.torch, e.mindspore) for e in self.static.entries}
-            for e in self.start.entries:
-                if (e.torch, e.mindspore) not in before and e.torch[0] not in told:
-                    t, m = self.witness.listing.by_name[e.torch[0]], self.target.by_name[e.mindspore[0]]
-                    ways.append((t, m, e.transform))
+        told = {t.name for t, _, _ in ways}
+        before = {m.name: (t.name, chain) for t, m, chain in self._ways(self.static)}
+        for name, (t, chain) in found.held.items():
+            changed = self.request.ignore_names or before.get(name) != (t.name, chain)
+            if t.name not in told and changed:
+                told.add(t.name)
+                ways.append((t, self.target.by_name[name], chain))
         return ways
 
     def _is_known(self, ways: Sequence[Way]) -> bool:
@@ -281,8 +298,7 @@ class Prover:
         if any(s.fed for s in found.seen.values()):
             return False
         held = {m: (e.torch, e.transform) for e in self.start.entries for m in e.mindspore}
-        for seen in found.seen.values():
-            held |= {m.name: ((t.name,), chain) for t, m, chain in seen.option.ways}
+        held |= {m: ((t.name,), chain) for m, (t, chain) in found.held.items()}
         return held == {m: (e.torch, e.transform) for e in mapping.entries for m in e.mindspore}
 
     # ------------------------------------------------------------------------------------------------------- comparison
@@ -315,6 +331,7 @@ class Prover:
     def _judged(self, mapping: Mapping, found: Identified, weight: Weight | None) -> Mapping:
         """The mapping with what was proven about each entry."""
         ran = {t.name for s in found.seen.values() for t, _, _ in s.option.ways if s.call >= 0}
+        sound = {t.name for cell in found.sound for t, _, _ in found.seen[cell].option.ways}
         entries = []
         if weight is not None:
             twins = {a: b for a, b in weight.alike} | {b: a for a, b in weight.alike}
@@ -325,7 +342,7 @@ class Prover:
             names = {self._first(n) for n in e.torch}
             told = names <= found.confirmed
             if weight is None:
-                entries.append(self._traced(e, told and names <= ran, bool(names & reached)))
+                entries.append(self._traced(e, (told and names <= ran) or names <= sound, bool(names & reached)))
                 continue
             evidence = {**e.evidence, "execution": 0.0 if names & weight.idle else 1.0 if told else 0.5}
             if not names & weight.idle and names.isdisjoint(twins):
@@ -393,4 +410,13 @@ def _exchanged(mapping: Mapping, a: int, b: int) -> Mapping:
     """The mapping with the PyTorch names of two entries exchanged."""
     entries = list(mapping.entries)
     entries[a], entries[b] = replace(entries[a], torch=entries[b].torch), replace(entries[b], torch=entries[a].torch)
+    return replace(mapping, entries=tuple(entries))
+
+
+def _turned(mapping: Mapping, a: int) -> Mapping:
+    """The mapping with a square matrix transposed, or no longer."""
+    entries = list(mapping.entries)
+    turn = Transform("transpose", {"axes": [1, 0]})
+    chain = entries[a].transform
+    entries[a] = replace(entries[a], transform=chain[1:] if chain[:1] == (turn,) else (turn, *chain))
     return replace(mapping, entries=tuple(entries))

@@ -23,9 +23,9 @@ def generator(seed: int, name: str) -> np.random.Generator:
 def seeded_weights(listing: Listing, seed: int = 0) -> dict[str, Array]:
     """Values for a PyTorch network under which a wrong mapping shows in its outputs.
 
-    Nothing is at its default. Weights of norms and layer scales spread around one, biases and running means around
-    zero; running variances are positive; embeddings have unit scale; weights of linear and convolutional layers are
-    scaled by their fan-in, so that the signal of a deep network neither explodes nor dies out.
+    Nothing is at its default. Weights of norms and layer scales spread around one, of either sign, biases and running
+    means around zero; running variances are positive; embeddings have unit scale; weights of linear and convolutional
+    layers are scaled by their fan-in, so that the signal of a deep network neither explodes nor dies out.
 
     Args:
         listing: of a PyTorch network whose shapes are known.
@@ -54,7 +54,7 @@ def _values(param: Param, shape: tuple[int, ...], rng: np.random.Generator) -> A
     leaf, owner = param.leaf.lower(), (param.owner or "").lower()
     long = sum(d > 1 for d in shape)  # a vector, whatever its shape, has one dimension that is longer than 1
     if leaf == "running_var":
-        return _around_one(rng, shape)
+        return _positive(rng, shape)
     if leaf == "running_mean":
         return _around_zero(rng, shape, 0.3)
     if param.kind != "parameter":
@@ -86,6 +86,12 @@ def _around_zero(rng: np.random.Generator, shape: tuple[int, ...], scale: float)
     return array
 
 
-def _around_one(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def _positive(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     array: Array = rng.random(shape, dtype=np.float32) + np.float32(0.5)
     return array
+
+
+def _around_one(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Of both signs: two scales of one sign could be exchanged across a ReLU. A number by itself is positive."""
+    array = _positive(rng, shape)
+    return np.where(rng.random(shape) < 0.5, -array, array) if array.size > 1 else array

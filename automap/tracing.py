@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from automap.dtypes import Array
 from automap.running import Module
+from automap.seeding import generator
 
 #: Elements that are looked at together: they and what is computed from them stay in the cache of a core.
 _CHUNK = 1 << 16
+#: How far the projections of two axes may be apart, relative to their spread, that are in the same order.
+_SAME_ORDER = 0.1
+#: An axis whose slices hardly differ, relative to the scale of the elements, has no order to be told.
+_EVEN = 1e-4
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,14 @@ class Fingerprint:
         size: how many elements there are.
         stats: mean, mean absolute value, root mean square, mean cube, least and greatest value; of finite elements.
         whole: whether these are whole numbers or truth values.
+        axes: for each axis its length, the means of its slices projected on a random vector, and the spread of these
+            means: another layout has the same ones, another order of channels or positions has not.
     """
 
     size: int
     stats: tuple[float, float, float, float, float, float]
     whole: bool = False
+    axes: tuple[tuple[int, float, float], ...] = field(default=(), compare=False)
 
     @property
     def flat(self) -> bool:
@@ -40,7 +48,7 @@ def fingerprint(array: Array) -> Fingerprint:
     """The fingerprint of an array of numbers of any shape; complex numbers count as pairs."""
     whole = array.dtype.kind in "iub"
     if array.dtype.kind == "c":
-        array = np.ascontiguousarray(array).view(array.real.dtype)
+        array = np.stack((array.real, array.imag), axis=-1)
     # The order of elements is of no consequence, so the one in memory will do.
     flat = array.ravel(order="K")
     size, total = flat.size, np.zeros(4)
@@ -63,7 +71,32 @@ def fingerprint(array: Array) -> Fingerprint:
     if low > high:  # nothing in it
         return Fingerprint(size, (0.0,) * 6, whole)
     mean, absolute, square_mean, cube = (total / size).tolist()
-    return Fingerprint(size, (mean, absolute, math.sqrt(square_mean), cube, low, high), whole)
+    axes = () if whole else tuple(_axes(array))
+    return Fingerprint(size, (mean, absolute, math.sqrt(square_mean), cube, low, high), whole, axes)
+
+
+def _axes(array: Array) -> Iterator[tuple[int, float, float]]:
+    """The axes longer than one: what :attr:`Fingerprint.axes` holds."""
+    rest = np.asarray(array, dtype=np.result_type(array.dtype, np.float32))
+    while rest.ndim:
+        n = rest.shape[-1]
+        if n > 1:
+            with np.errstate(over="ignore", invalid="ignore"):
+                means = rest.sum(axis=tuple(range(rest.ndim - 1)), dtype=np.float64) / (array.size / n)
+                means -= means.mean()
+                found = n, float(means @ _projection(n)), float(np.linalg.norm(means))
+            if math.isfinite(found[1]) and math.isfinite(found[2]):
+                yield found
+        with np.errstate(over="ignore", invalid="ignore"):
+            rest = rest.sum(axis=-1)
+
+
+@lru_cache(maxsize=256)
+def _projection(n: int) -> Array:
+    """A random vector of this many places, without a mean."""
+    vector: Array = generator(0, f"an axis of {n}").standard_normal(n)
+    vector -= vector.mean()
+    return vector
 
 
 def distance(a: Fingerprint, b: Fingerprint) -> float:
@@ -75,6 +108,30 @@ def distance(a: Fingerprint, b: Fingerprint) -> float:
         return 0.0
     units = (scale, scale, scale, 3 * scale**3, scale, scale)
     return max(abs(x - y) / u for x, y, u in zip(a.stats, b.stats, units, strict=True))
+
+
+def in_order(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> bool:
+    """Whether tensors that hold the same values have them in the same order along every axis that both have.
+
+    Parallel branches that are joined the other way round give the same values in another order.
+    """
+    a, b = ([f for f in x if not f.flat] for x in (a, b))
+    few, many = (a, b) if len(a) <= len(b) else (b, a)
+    if not few:
+        return True
+    pairs = [(f, min(many, key=lambda g: distance(f, g))) for f in few]
+    return all(_in_order(f, g) for f, g in pairs if not f.whole)
+
+
+def _in_order(f: Fingerprint, g: Fingerprint) -> bool:
+    least = _EVEN * max(f.stats[2], g.stats[2])
+    for n, projection, spread in f.axes:
+        same = [(p, s) for length, p, s in g.axes if length == n]
+        if same and spread > least * math.sqrt(n):
+            off = min(abs(projection - p) / max(spread, s) for p, s in same)
+            if off > _SAME_ORDER:
+                return False
+    return True
 
 
 def apart(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> float:
