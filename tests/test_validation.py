@@ -577,10 +577,10 @@ def test_nan_fails():
 def test_a_network_that_cannot_run_here_is_told_apart():
     from mindspore import mint
 
-    found = validate(NAMES, torch_net(), ms_net(lambda net, y: mint.nn.GELU()(y)), inputs=[IMAGE])
-    assert (found.passed, found.exit_code, found.operation) == (False, 4, "GeluExt")
-    expected = "Nothing was proven: the MindSpore network cannot run here: GeluExt has no kernel on CPU."
-    assert found.verdict == expected
+    found = validate(NAMES, torch_net(), ms_net(lambda net, y: mint.linalg.qr(y)[0]), inputs=[IMAGE])
+    assert (found.passed, found.exit_code, found.operation) == (False, 4, "LinalgQr")
+    expected = "Nothing was proven: the MindSpore network cannot run here: LinalgQr has no kernel on CPU, and nothing "
+    assert found.verdict.startswith(expected)
 
 
 @frameworks
