@@ -82,15 +82,11 @@ TWO_SLOPES = Program(
 )
 
 
-CONFIRMED = pytest.mark.xfail(reason="a choice counts as confirmed though the outputs differ", strict=True)
-TURNED = pytest.mark.xfail(reason="a matrix that its container uses itself is not tried turned", strict=True)
-
-
 @pytest.mark.parametrize(
     ("program", "names", "nesting", "seed", "ignore_names"),
     [
-        pytest.param(TWO_CONVOLUTIONS, "renamed", True, 0, True, id="direct parameters in branches", marks=CONFIRMED),
-        pytest.param(CALLED_TWICE, "random", True, 20915, False, id="a block called twice", marks=CONFIRMED),
+        pytest.param(TWO_CONVOLUTIONS, "renamed", True, 0, True, id="direct parameters in branches"),
+        pytest.param(CALLED_TWICE, "random", True, 20915, False, id="a block called twice"),
         pytest.param(TWO_SLOPES, "renamed", False, 779, False, id="slopes behind weights used without their layer"),
     ],
 )
@@ -106,9 +102,7 @@ def test_wrong_entries_are_marked(program: Program, names: Names, nesting: bool,
         pytest.param(
             Program("sequence", (Step("borrowed"),), unused=1, order=1), "random", 1356, id="beside an unused layer"
         ),
-        pytest.param(
-            Program("sequence", (Step("functional", n=1, bias=False),)), "same", 0, id="a matrix turned", marks=TURNED
-        ),
+        pytest.param(Program("sequence", (Step("functional", n=1, bias=False),)), "same", 0, id="a matrix turned"),
     ],
 )
 def test_a_weight_used_without_its_layer(program: Program, names: Names, seed: int) -> None:

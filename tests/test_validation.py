@@ -610,7 +610,7 @@ def test_inputs_are_guessed_aloud_until_both_networks_take_them():
             raise ValueError("images of 32 only")
         return net(x)
 
-    found = validate(NAMES, torch_net(), ms_net(), ms_forward=only_32)
+    found = validate(NAMES, torch_net(), ms_net(), seed=2, ms_forward=only_32)
     assert found.passed
     assert found.inputs == ("float32[2,3,32,32]",)
 
