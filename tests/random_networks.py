@@ -297,7 +297,7 @@ def same_function(pair: Pair, mapping: Mapping) -> bool:
             moved = ported(pair, values) | apply(mapping, values, framework="numpy")
         except AutomapError:
             return False
-        if apart(wide_outputs(pair, values, seed), wide_outputs(pair, back(pair, moved), seed)) > 1e-7:
+        if apart(wide_outputs(pair, values, seed), wide_outputs(pair, back(pair, moved), seed)) > 1e-10:
             return False
     return True
 
