@@ -26,7 +26,7 @@ class Proof:
         reason: one sentence, where there is more to say than the numbers do.
         seeds: of the weights and inputs of each run.
         inputs: the inputs in words.
-        error: the greatest difference of the outputs, or None where none could be compared.
+        error: the greatest difference of the outputs, or None where none could be compared, or some are no numbers.
         floor: how far rounding, and what this machine's kernels are known to be off, move PyTorch's own outputs.
         allowed: what was allowed of ``error``.
         not_exercised: PyTorch parameters in the mapping without an effect on the outputs of these runs.
@@ -50,7 +50,7 @@ class Proof:
     def __post_init__(self) -> None:
         for name in ("error", "floor", "allowed", "repaired"):
             value = getattr(self, name)
-            object.__setattr__(self, name, None if value is None else _bound(float(value)))
+            object.__setattr__(self, name, None if value is None or not math.isfinite(value) else _bound(float(value)))
         for name in ("seeds", "inputs", "not_exercised", "findings"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "alike", tuple((a, b) for a, b in self.alike))
@@ -71,7 +71,7 @@ class Proof:
             words = f"the mapping holds, but the networks differ{figures}"
             if self.repaired is not None:
                 words += f"; with all of it repaired: less than {self.repaired:.0e}"
-        elif self.status == "open":
+        elif self.status == "open" and self.error != 0:
             words = f"not proven: the outputs differ{figures}"
         else:
             words = "not proven"
@@ -96,4 +96,4 @@ def _bound(value: float) -> float:
     """The power of ten above a number: it is the same in every run, where the digits are not."""
     if value <= 0:
         return 0.0
-    return math.inf if math.isinf(value) else float(f"1e{math.ceil(math.log10(value) - 1e-9)}")
+    return float(f"1e{math.ceil(math.log10(value) - 1e-9)}")

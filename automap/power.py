@@ -97,13 +97,13 @@ class Power:
             found, root = torch_tracing.effects(self.runner, self.inputs, self.forward, self.seed)
         except NotRunnableError:
             found, root = {}, 1.0
-        names = [n for n in self.runner.first_names() if self._is_float(n)]
-        idle, unsure = set(), []
+        every = list(self.runner.first_names())
+        names = [n for n in every if self._is_float(n)]
+        idle, unsure = {n for n in every if reached is not None and n not in reached}, []
         for name in names:
             effect = found.get(name)
-            if reached is not None and name not in reached:
-                idle.add(name)
-            elif effect is None or effect.size < EXERCISED * bound * root:
+            # No more than nothing is nothing, where the outputs are the same whatever the weights are.
+            if name not in idle and (effect is None or effect.size <= EXERCISED * bound * root):
                 unsure.append(name)
         for i, name in enumerate(unsure):
             if i >= MOST_TRIED or not self._moved({name: self._other(name)}, allowed)[0]:

@@ -602,3 +602,134 @@ PROVABLE = (
     a_slice_that_renames,
     forwards_of_the_users,
 )
+
+
+# ------------------------------------------------------------------------------------ what nothing tells, or less does
+
+
+def an_auxiliary_head() -> Pair:
+    """Computed, and not given."""
+
+    def forward(n: Any, x: Any) -> Any:
+        y = n.body(x).relu()
+        n.auxiliary(y)
+        return n.head(y)
+
+    def construct(n: Any, x: Any) -> Any:
+        y = _ops().relu(n.b(x))
+        n.a(y)
+        return n.h(y)
+
+    torch = torch_net(forward, body=linear(), auxiliary=linear(6, 3), head=linear())
+    port = mindspore_net(construct, b=dense(), a=dense(6, 3), h=dense())
+    idle = frozenset({"auxiliary.weight", "auxiliary.bias"})
+    return Pair(torch, port, {"body": "b", "auxiliary": "a", "head": "h"}, values(3, 6), idle)
+
+
+def a_bias_under_softmax() -> Pair:
+    """That of the keys moves no attention."""
+
+    def construct(n: Any, x: Any) -> Any:
+        return n.d(_attention(n.a(x), n.b(x), n.c(x), lambda s: _ops().softmax(s, -1)))
+
+    torch = torch_net(
+        lambda n, x: n.out(_attention(n.q(x), n.k(x), n.v(x), lambda s: s.softmax(-1))),
+        **{name: linear() for name in ("q", "k", "v", "out")},
+    )
+    port = mindspore_net(construct, **{name: dense() for name in "abcd"})
+    layers = {"q": "a", "k": "b", "v": "c", "out": "d"}
+    return Pair(torch, port, layers, values(2, 5, 6), frozenset({"k.bias"}))
+
+
+def a_mask_token() -> Pair:
+    """Used in training only."""
+    parts = {"mask_token": values(1, 1, 6)}
+    torch = torch_net(lambda n, x: n.b(n.a(x).relu()), a=linear(), b=linear(), **parts)
+    port = mindspore_net(lambda n, x: n.q(_ops().relu(n.p(x))), p=dense(), q=dense(), **parts)
+    return Pair(torch, port, {"a": "p", "b": "q"}, values(2, 4, 6), frozenset({"mask_token"}))
+
+
+UNPROVEN = (an_auxiliary_head, a_bias_under_softmax, a_mask_token)
+
+
+def biases_that_are_added() -> Pair:
+    """Of two layers whose outputs are added up."""
+    torch = torch_net(lambda n, x: n.c(n.a(x) + n.b(x * x)), a=linear(), b=linear(), c=linear())
+    port = mindspore_net(lambda n, x: n.r(n.p(x) + n.q(x * x)), p=dense(), q=dense(), r=dense())
+    return Pair(torch, port, {"a": "p", "b": "q", "c": "r"}, values(3, 6), frozenset({"a.bias", "b.bias"}))
+
+
+def scales_that_are_multiplied() -> Pair:
+    """Two in a row."""
+    parts = {"one": values(6), "two": values(6)}
+    torch = torch_net(lambda n, x: n.a(x) * n.one * n.two, a=linear(), **parts)
+    port = mindspore_net(lambda n, x: n.a(x) * n.two * n.one, a=dense(), **parts)
+    return Pair(torch, port, {}, values(3, 6), frozenset({"one", "two"}))
+
+
+def biases_of_a_recurrent_layer() -> Pair:
+    """Its layer adds up the two that it has."""
+    import torch as pt
+    from mindspore import nn
+
+    def construct(n: Any, x: Any) -> Any:
+        zeros = _ops().zeros((1, x.shape[0], 6))
+        return n.h(n.r(x, (zeros, zeros))[0])
+
+    torch = torch_net(lambda n, x: n.fc(n.rnn(x)[0]), rnn=pt.nn.LSTM(6, 6, batch_first=True), fc=linear())
+    port = mindspore_net(construct, r=nn.LSTM(6, 6, batch_first=True), h=dense())
+    alike = frozenset({"rnn.bias_ih_l0", "rnn.bias_hh_l0"})
+    return Pair(torch, port, {"rnn": "r", "fc": "h"}, values(2, 5, 6), alike)
+
+
+ALIKE = (biases_that_are_added, scales_that_are_multiplied, biases_of_a_recurrent_layer)
+
+
+# -------------------------------------------------------------------------------------------------- ports with a fault
+
+
+def _stages(names: str, same: bool = False, bias: bool = True) -> Pair:
+    """Two stages of convolution and norm with a pool between them; the port may pad it, or begin, another way."""
+    import torch as pt
+    from mindspore import nn
+
+    (a, _), (b, b2), (c, c2) = convs(3, 4, 3), convs(4, 4, 3, bias=False), convs(4, 4, 3, bias=False)
+    torch = torch_net(
+        lambda n, x: n.fc(n.n3(n.c3(n.n2(n.c2(n.pool(n.n1(n.c1(x)).relu()))).relu())).relu().mean((2, 3))),
+        c1=a, c2=b, c3=c, n1=pt.nn.BatchNorm2d(4), n2=pt.nn.BatchNorm2d(4), n3=pt.nn.BatchNorm2d(4), fc=linear(4, 3),
+        pool=pt.nn.MaxPool2d(3, 2, 1),
+    )  # fmt: skip
+    pool = nn.MaxPool2d(3, 2, pad_mode="same") if same else nn.MaxPool2d(3, 2, pad_mode="pad", padding=1)
+    k1, k2, k3, m1, m2, m3, last = names.split()
+
+    def construct(n: Any, x: Any) -> Any:
+        relu = _ops().relu
+        y = n.pool(relu(getattr(n, m1)(getattr(n, k1)(x))))
+        y = relu(getattr(n, m3)(getattr(n, k3)(relu(getattr(n, m2)(getattr(n, k2)(y))))))
+        return getattr(n, last)(y.mean((2, 3)))
+
+    parts = {
+        k3: c2,
+        k2: b2,
+        m3: nn.BatchNorm2d(4),
+        m2: nn.BatchNorm2d(4),
+        m1: nn.BatchNorm2d(4),
+        last: dense(4, 3),
+        k1: nn.Conv2d(3, 4, 3, pad_mode="pad", padding=1, has_bias=bias),
+        "pool": pool,
+    }
+    layers = dict(zip(("c1", "c2", "c3", "n1", "n2", "n3", "fc"), names.split(), strict=True))
+    return Pair(torch, mindspore_net(construct, **parts), layers, values(2, 3, 16, 16))
+
+
+def a_fault_in_the_middle() -> Pair:
+    """The pool pads at the other end, so that all that follows sees other values."""
+    return _stages("u w v x z y t", same=True)
+
+
+def a_fault_at_the_start() -> Pair:
+    """The first layer has a bias in PyTorch only."""
+    return _stages("u w v x z y t", bias=False)
+
+
+FAULTY = (a_fault_in_the_middle, a_fault_at_the_start)
