@@ -401,17 +401,18 @@ class Identifier:
         cell = module.path
         near = self._near(module, prints)
         same = [(k, d) for k, d in near if d <= self.tolerance[k]]
-        if same:
-            among = same
-        else:
+        calls: dict[str, tuple[int, float]] = {}
+        among = same
+        if not same:
             lone = not any(not f.flat for f in prints)
             if not lone and not self._is_known(prints):
                 self._apart[cell] = None
                 self._disagree(cell, near[0][1] if near else math.inf)
-            among = [(k, d) for k, d in near if d <= min(LOOSE, 3 * near[0][1])] or self._expected(module, lone)
-        if not among:
+            among = [(k, d) for k, d in near if d <= min(LOOSE, 3 * near[0][1])]
+            calls = {} if among else self._expected(module, lone)
+        calls |= {self.trace.calls[k].path: (k, d) for k, d in reversed(among)}
+        if not calls:
             return -1, math.inf
-        calls = {self.trace.calls[k].path: (k, d) for k, d in reversed(among)}
         options = [o for path in self._ranked(module, calls) for o in self._ways(path, module)]
         if cell in self._replay and self._replay[cell] in options:
             options.remove(self._replay[cell])
@@ -450,20 +451,33 @@ class Identifier:
         signals = [f for f in prints if not f.flat and not f.whole] or [f for f in prints if not f.flat]
         return any(distance(f, g) <= allowed for f in signals for g, allowed in self._values[f.size])
 
-    def _expected(self, module: Module, lone: bool) -> list[tuple[int, float]]:
+    def _expected(self, module: Module, lone: bool) -> dict[str, tuple[int, float]]:
         """Where nothing is seen that tells: what speaks most for without running, else the next one in execution."""
         last = max((s.call for s in self.found.seen.values()), default=-1)
-        best: tuple[tuple[float, bool, int], int] | None = None
-        for path, calls in self.trace.calls_of.items():
+        best: tuple[tuple[float, bool, float], str] | None = None
+        for path in self.trace.modules:
             if self._used[path] or not self._ways(path, module):
                 continue
-            k = calls[0]
-            if lone and any(not f.flat for f in self.trace.calls[k].inputs):
+            calls = self.trace.calls_of.get(path, ())
+            if lone and (not calls or any(not f.flat for f in self.trace.calls[calls[0]].inputs)):
                 continue
-            score = (self.rank(self.trace.modules[path], module), k > last, -abs(k - last))
-            if best is None or score > best[0]:
-                best = score, k
-        return [] if best is None else [(best[1], 0.0 if lone else math.inf)]
+            place = calls[0] if calls else self._place(path)
+            if place is not None:
+                score = (self.rank(self.trace.modules[path], module), place > last, -abs(place - last))
+                if best is None or score > best[0]:
+                    best = score, path
+        if best is None:
+            return {}
+        path = best[1]
+        return {path: (self.trace.calls_of.get(path, (-1,))[0], 0.0 if lone else math.inf)}
+
+    def _place(self, path: str) -> float | None:
+        """Where a module is used that is never called: before the first call that depends on its parameters."""
+        bits = self.trace.bits([name for _, name in self.trace.modules[path].own])
+        if not bits & self.trace.given:
+            return None
+        seen = (k for k, call in enumerate(self.trace.calls) if call.seen & bits)
+        return next(seen, len(self.trace.calls)) - 0.5
 
     def _ranked(self, module: Module, calls: dict[str, tuple[int, float]]) -> list[str]:
         """Modules that saw the same, the likeliest first: as in other repetitions, as without running, in order."""
