@@ -496,8 +496,8 @@ def test_a_wrong_mapping_fails(kind):
     a, b = f"a.{kind}", f"b.{kind}"
     found = validate(NAMES | {a: b, b: a}, torch_net(), ms_net(), inputs=[IMAGE])
     assert (found.passed, found.exit_code) == (False, 1)
-    assert found.verdict.startswith("2 of 2 comparison(s) failed: output differs in")
-    assert "Either the mapping is wrong, or the networks differ; the outputs alone do not tell which." in found.verdict
+    assert found.verdict.startswith(f"The mapping is wrong: a: {a} holds {b}, which is wrong")
+    assert [(f.kind, f.mindspore) for f in found.findings] == [("mapping", ("a",)), ("mapping", ("b",))]
     assert found.greatest is not None
     assert found.greatest > 1e-2
 
@@ -512,7 +512,12 @@ def test_each_of_a_norm_s_parameters_matters(names, names_too):
 @frameworks
 def test_another_hyper_parameter_is_seen():
     found = validate(NAMES, torch_net(), ms_net(eps=1e-3), inputs=[IMAGE])
-    assert (found.passed, found.exit_code) == (False, 1)
+    assert (found.passed, found.exit_code) == (False, 3)
+    assert found.verdict.startswith("The mapping holds, the networks differ (error ")
+    (only,) = found.findings
+    assert (only.cause, only.torch_value, only.ms_value) == ("eps", "1e-05", "0.001")
+    assert only.after is not None
+    assert only.after < 1e-6
 
 
 @frameworks
