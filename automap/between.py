@@ -196,7 +196,7 @@ class Between:
             for d, (key, edit, found, names) in chosen:
                 assert d.fault is not None
                 after = left.get((d.fault.at, d.fault.place), 0.0)
-                if after <= max(self.patient.small, 0.2 * d.fault.distance):
+                if after <= self.patient.enough(d.fault):
                     d.found, d.cause, d.note = found, found.cause, found.words
                     d.torch = tuple(dict.fromkeys((*d.torch, *names[0])))
                     d.mindspore = tuple(dict.fromkeys((*d.mindspore, *names[1])))

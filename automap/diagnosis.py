@@ -194,6 +194,10 @@ class Patient:
                     return call
         return None
 
+    def enough(self, fault: Fault) -> float:
+        """How near PyTorch's value a repair has to come."""
+        return max(self.small, 0.1 * min(fault.distance, 1.0))
+
     def is_value(self, kept: Kept, array: Array, within: float = SAME) -> bool:
         """Whether a value that is kept is an array, in whatever layout."""
         fitted = fit(self.store.read(kept), array)

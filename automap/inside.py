@@ -87,7 +87,7 @@ class Inside:
         if edit is None:
             return False
         after = self.patient.attempt(fault, edit, proceed, args, kwargs)
-        if after > max(self.patient.small, 0.2 * fault.distance):
+        if after > self.patient.enough(fault):
             return False
         needed = []
         for d in found:
@@ -239,7 +239,7 @@ class Inside:
                 after = self.patient.attempt(fault, lambda p, a, k: p(*a, **k), proceed, args, kwargs)
             finally:
                 self.patient.mindspore.put({name: value})
-            if after <= max(self.patient.small, 0.2 * fault.distance):
+            if after <= self.patient.enough(fault):
                 words = f"{attribute} is used transposed here; the mapping has to turn it, or the cell"
                 diagnosis.kind, diagnosis.cause, diagnosis.note = "mapping", "transpose", words
                 diagnosis.setting, diagnosis.found = attribute, Explanation("transpose", words)
@@ -263,7 +263,7 @@ class Inside:
                 after = self.patient.attempt(fault, lambda p, a, k: p(*a, **k), proceed, args, kwargs)
             finally:
                 runner.put(before)
-            if after > max(self.patient.small, 0.1 * fault.distance):
+            if after > self.patient.enough(fault):
                 continue
             moved = [name for name in values if not np.array_equal(values[name], before[name])]
             held = [self.patient.held.get(name, ("nothing",))[0] for name in moved]

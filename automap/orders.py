@@ -87,7 +87,7 @@ def exchanges(patient: Patient, faults: Sequence[Fault], again: Callable[[], lis
             tries += 1
             diagnosis = _swap(patient, fault, cell, partner, a.name)
             left = {(f.at, f.place): f.distance for f in again()}
-            if left.get((fault.at, fault.place), 0.0) <= max(patient.small, 0.1 * fault.distance):
+            if left.get((fault.at, fault.place), 0.0) <= patient.enough(fault):
                 found.append(diagnosis)
                 break
             _swap(patient, fault, cell, partner, a.name)  # back again
