@@ -32,12 +32,14 @@ class Opinion:
         verdict: one sentence instead of the one on the outputs, ``""`` to keep that.
         exit_code: instead of the one of the outputs.
         notes: what could not be examined.
+        repaired: the error of the outputs with everything repaired that was found, relative to their scale, or None.
     """
 
     findings: tuple[Finding, ...]
     verdict: str
     exit_code: int
     notes: tuple[str, ...] = ()
+    repaired: float | None = None
 
 
 @dataclass(frozen=True)
@@ -81,7 +83,8 @@ def ask(case: Case, outputs: Sequence[Comparison], passed: bool, verdict: str, c
         return Opinion((), "", code, (f"the layers could not be examined: {error}",))
     if passed:
         return Opinion(findings, _passed(findings, verdict), code)
-    return Opinion(findings, *_failed(doctor, findings, outputs, case.spread, verdict, code))
+    words, status = _failed(doctor, findings, outputs, case.spread, verdict, code)
+    return Opinion(findings, words, status, repaired=doctor.repaired_error if findings else None)
 
 
 def _doctor(case: Case, tolerance: float, noise: float) -> Doctor:

@@ -79,6 +79,7 @@ class Identified:
         seen: by the path of the cell.
         confirmed: PyTorch's parameters that a value depends on which some later cell saw as PyTorch's module did.
         sound: the cells whose input and output agree, where no choice that is still open comes before them.
+        unsure: the cells that were chosen for among several, with nothing after them that confirms it.
         apart: the cells, in order, whose input agrees with no module's.
         tries: how many alternatives were run.
         held: what each MindSpore parameter had in the end, with the transform: also those that no cell told.
@@ -88,6 +89,7 @@ class Identified:
     seen: dict[str, Seen] = field(default_factory=dict)
     confirmed: frozenset[str] = frozenset()
     sound: frozenset[str] = frozenset()
+    unsure: frozenset[str] = frozenset()
     apart: tuple[str, ...] = ()
     tries: int = 0
     held: dict[str, tuple[Param, tuple[Transform, ...]]] = field(default_factory=dict)
@@ -222,6 +224,7 @@ class Identifier:
                 self._log.clear()
         self.found.confirmed = frozenset(self.trace.of_bits(self._confirmed))
         self.found.apart, self.found.held = tuple(self._apart), self._held
+        self.found.unsure = frozenset(c.cell for c in self._stack if len(c.options) > 1 and not c.confirmed)
         self.found.sound = frozenset(cell for cell, seen in self.found.seen.items() if self._is_sound(cell, seen))
         return self.found
 

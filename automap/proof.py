@@ -29,9 +29,10 @@ from automap.probing import InputsLike, Probe, guess_inputs, open_inputs
 from automap.running import Forward, Module, Runner
 from automap.transforms import Transform
 from automap.validation import demanded
-from automap.witness import SPREAD, Account, Live, Testimony, Witness
+from automap.witness import SPREAD, Account, Live, Port, Testimony, Witness
 
 if TYPE_CHECKING:
+    from automap.consultation import Opinion
     from automap.sources import Source
 
 #: Exchanges that are tried of parameters that no cell tells.
@@ -134,6 +135,7 @@ class Prover:
         self.spread: dict[str, float] = {}
         self.floor = 0.0
         self.comparisons: list[Comparison] = []
+        self.opinions: list[Opinion | None] = []
 
     def mapping(self) -> Mapping:
         """The mapping, with what was proven about each entry.
@@ -156,14 +158,36 @@ class Prover:
                 self.comparisons += self._compared(0, first.outputs, found.outputs)
             else:
                 self._compare(mapping, first)
+            self._examine(mapping, first)
         weight = None
         for run in range(1, len(self.witness.seeds)):
             with self.witness.testimony(run) as further:
                 self._compare(mapping, further)
-                if run == len(self.witness.seeds) - 1 and self._agree():
+                self._examine(mapping, further)
+                if run == len(self.witness.seeds) - 1 and (self._agree() or self._explained()):
                     say("Looking for parameters without an effect")
                     weight = self.witness.weight(further, lambda where, a: self._allowed(where, a, a))
         return self._judged(mapping, found, weight)
+
+    def _examine(self, mapping: Mapping, testimony: Testimony) -> None:
+        """Where the outputs of a run differ: why. Once something stays unexplained, further runs are not asked."""
+        run = max((c.run for c in self.comparisons), default=0)
+        mine = [c for c in self.comparisons if c.run == run]
+        if all(c.passed for c in mine) or not all(o is not None and o.exit_code == 3 for o in self.opinions):
+            return
+        self.request.progress("Examining the MindSpore network layer by layer")
+        port = Port(
+            self.runner, mapping, self._made(mapping, testimony), self.request.ms_forward, mine, self.spread
+        )  # fmt: skip
+        self.opinions.append(self.witness.examine(testimony, port))
+
+    def _explained(self) -> bool:
+        """Whether all that differs was found, and the outputs agree once it is repaired."""
+        allowed = min((c.allowed / c.scale for c in self.comparisons if c.scale), default=0.0)
+        return all(
+            o is not None and o.exit_code == 3 and o.repaired is not None and o.repaired <= allowed
+            for o in self.opinions
+        )
 
     # --------------------------------------------------------------------------------------------------- identification
 
@@ -267,14 +291,16 @@ class Prover:
     def _settled(self, found: Identified, account: Account) -> list[Way]:
         """What the run has settled: cells whose input agreed; then what it has changed, or without names all it had."""
         ways: list[Way] = []
-        for seen in found.seen.values():
-            if seen.call >= 0 and seen.before <= account.tolerance[seen.call]:
+        unsure = set() if self.request.ignore_names else found.unsure
+        for cell, seen in found.seen.items():
+            if cell not in unsure and seen.call >= 0 and seen.before <= account.tolerance[seen.call]:
                 ways += seen.option.ways
         told = {t.name for t, _, _ in ways}
+        guessed = {m.name for cell in unsure for _, m, _ in found.seen[cell].option.ways}
         before = {m.name: (t.name, chain) for t, m, chain in self._ways(self.static)}
         for name, (t, chain) in found.held.items():
             changed = self.request.ignore_names or before.get(name) != (t.name, chain)
-            if t.name not in told and changed:
+            if t.name not in told and changed and name not in guessed:
                 told.add(t.name)
                 ways.append((t, self.target.by_name[name], chain))
         return ways
@@ -385,8 +411,11 @@ class Prover:
 
     def _proof(self, mapping: Mapping, found: Identified, weight: Weight | None) -> Proof:
         numbers = [c for c in self.comparisons if c.problem in ("", "values", "not a number")]
+        opinion = next((o for o in self.opinions if o is not None), None)
+        known = [o.exit_code for o in self.opinions if o is not None]
+        differs = bool(known) and len(known) == len(self.opinions) and set(known) == {3}
         reason = ""
-        if weight is None:
+        if not self._agree() and not differs:
             form = next((c for c in self.comparisons if c.problem in ("shape", "structure")), None)
             reason = form.words if form is not None else ""
             if not reason and found.apart:
@@ -394,7 +423,7 @@ class Prover:
         weight = weight or Weight()
         mapped = {self._first(name) for e in mapping.entries for name in e.torch}
         return Proof(
-            "proven" if self._agree() else "open",
+            "proven" if self._agree() else "differs" if differs else "open",
             reason,
             self.witness.seeds,
             self.witness.described,
@@ -403,6 +432,8 @@ class Prover:
             min((c.allowed / c.scale for c in numbers if c.scale), default=None),
             tuple(n for n in self.places if n in weight.idle and n in mapped),
             tuple(pair for pair in weight.alike if mapped.issuperset(pair)),
+            () if opinion is None else tuple(f.words for f in opinion.findings),
+            max((o.repaired for o in self.opinions if o is not None and o.repaired is not None), default=None),
         )
 
 

@@ -13,18 +13,21 @@ import numpy as np
 
 from automap import comparison
 from automap.activations import Activations, Kept
-from automap.comparison import TOLERANCE
+from automap.comparison import TOLERANCE, Comparison
 from automap.dtypes import Array
 from automap.errors import AutomapError
 from automap.graph import Listing
 from automap.identification import LOOSE
+from automap.mapping import Mapping as ParameterMapping
 from automap.power import Allowed, Power, Weight
 from automap.probing import Probe
 from automap.running import Forward, Inputs, Visit
+from automap.running import Runner as AnyRunner
 from automap.seeding import seeded_weights
 from automap.tracing import Trace, apart
 
 if TYPE_CHECKING:
+    from automap.consultation import Opinion
     from automap.torch_runner import Runner
 
 #: Fingerprints of equal values in both frameworks may differ by this much, whatever rounding does to the network.
@@ -68,6 +71,27 @@ class Account:
     spread: dict[str, float]
 
 
+@dataclass(frozen=True)
+class Port:
+    """The MindSpore side of a run whose outputs differ.
+
+    Attributes:
+        runner: of the network.
+        mapping: that its weights come from.
+        made: these weights.
+        forward: instead of the network's own.
+        comparisons: of the outputs.
+        spread: how far rounding moves each output.
+    """
+
+    runner: AnyRunner
+    mapping: ParameterMapping
+    made: Mapping[str, Array]
+    forward: Forward | None
+    comparisons: Sequence[Comparison]
+    spread: Mapping[str, float]
+
+
 class Witness(Protocol):
     """PyTorch's side of a proof, live or recorded.
 
@@ -94,6 +118,9 @@ class Witness(Protocol):
 
     def weight(self, testimony: Testimony, allowed: Allowed) -> Weight:
         """What matters for the outputs of the last run; inside its testimony."""
+
+    def examine(self, testimony: Testimony, port: Port) -> Opinion | None:
+        """Why a port differs, or None where PyTorch cannot be run for that; inside the run's testimony."""
 
 
 class Live:
@@ -200,3 +227,20 @@ class Live:
         reached = set(trace.of_bits(trace.given))
         power = Power(self.runner, self.listing, testimony.inputs, testimony.outputs, self._forward, self.seeds[0])
         return power.weight(allowed, reached)
+
+    def examine(self, testimony: Testimony, port: Port) -> Opinion | None:
+        from automap import consultation
+
+        case = consultation.Case(
+            self.runner,
+            port.runner,
+            port.mapping,
+            self.listing,
+            self.runner.state(),
+            port.made,
+            testimony.inputs,
+            (self._forward, port.forward),
+            self._kernel_noise,
+            port.spread,
+        )
+        return consultation.ask(case, port.comparisons, False, "", 1)
