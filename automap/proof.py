@@ -359,6 +359,8 @@ class Prover:
         ran = {t.name for s in found.seen.values() for t, _, _ in s.option.ways if s.call >= 0}
         sound = {t.name for cell in found.sound for t, _, _ in found.seen[cell].option.ways}
         entries = []
+        known = () if self.request.ignore_names else self.static.entries
+        sure_before = {(e.torch, e.mindspore) for e in known if not e.review}
         if weight is not None:
             twins = {a: b for a, b in weight.alike} | {b: a for a, b in weight.alike}
             by_layer = self._by_layer(found, weight.idle | twins.keys())
@@ -375,10 +377,10 @@ class Prover:
                 evidence["proven"] = "forward"
                 sure = max(e.confidence, 0.9999)
                 entries.append(replace(e, evidence=evidence, review=False, why="", confidence=sure))
-            elif not self.request.ignore_names or names & by_layer:
+            elif names & by_layer or (e.torch, e.mindspore) in sure_before:
                 entries.append(replace(e, evidence=evidence))
             else:
-                why = "without an effect on the outputs of these runs, so nothing proves it"
+                why = e.why or "without an effect on the outputs of these runs, so nothing proves it"
                 if twin := next((twins[n] for n in names if n in twins), None):
                     why = f"{twin} can be exchanged with it without an effect on the outputs"
                 doubt = min(e.confidence, 0.75)
