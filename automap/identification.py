@@ -12,7 +12,6 @@ soon as a cell sees a value that depends on all the modules among which was chos
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter, defaultdict
@@ -20,14 +19,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from automap import comparison, transforms
+from automap.arrangements import Option, Way, choices, shape_key, turned
 from automap.drafting import can_reach, reaching
 from automap.dtypes import Array
 from automap.graph import Listing, Param
-from automap.layers import core
-from automap.names import PROJECTIONS, RECURRENT, SLOTS, is_framework_word
+from automap.layouts import adapted, replaced
 from automap.running import Forward, Inputs, Module, Runner, Visit
 from automap.tracing import Call, Fingerprint, Trace, apart, distance, fingerprint, in_order
 from automap.transforms import Transform
@@ -36,19 +33,6 @@ from automap.transforms import Transform
 LOOSE = 0.05
 #: Alternatives that are tried before the first one stands.
 MOST_TRIES = 60
-#: Arrangements of equally shaped parameters of one module that are looked at.
-MOST_ARRANGEMENTS = 6
-
-#: One parameter's way: PyTorch's parameter, MindSpore's, and what happens to the array.
-Way = tuple[Param, Param, tuple[Transform, ...]]
-
-
-@dataclass(frozen=True)
-class Option:
-    """One way to give a cell its weights: from the PyTorch module at ``path``."""
-
-    path: str
-    ways: tuple[Way, ...]
 
 
 @dataclass
@@ -348,8 +332,8 @@ class Identifier:
         mine, others = bits & ~told, self.trace.given & ~bits & ~told
         if not mine or not others:
             return False
-        shapes = {_shape_key(self.torch.by_name[name]) for name in self.trace.of_bits(mine)}
-        return any(_shape_key(self.torch.by_name[name]) in shapes for name in self.trace.of_bits(others))
+        shapes = {shape_key(self.torch.by_name[name]) for name in self.trace.of_bits(mine)}
+        return any(shape_key(self.torch.by_name[name]) in shapes for name in self.trace.of_bits(others))
 
     # -------------------------------------------------------------------------------------------------------- one cell
 
@@ -359,7 +343,7 @@ class Identifier:
         tensors = self.runner.tensors((args, kwargs))
         prints = [fingerprint(self.runner.array(t)) for t in tensors]
         if self._instead and (known := self._known_replacements(tensors, prints)):
-            args, kwargs = _replaced(args, known, self.runner), _replaced(kwargs, known, self.runner)
+            args, kwargs = replaced(args, known, self.runner), replaced(kwargs, known, self.runner)
             tensors = self.runner.tensors((args, kwargs))
             prints = [fingerprint(self.runner.array(t)) for t in tensors]
         new = cell not in self.found.seen
@@ -501,10 +485,7 @@ class Identifier:
                 for attribute, name in module.own
                 if name in self.mindspore.by_name
             ]
-            plain = [Option(path, ways) for ways in arrangements(ours, theirs) if self._allows(ways)]
-            # What has a name of its author's may be used in its author's way: a matrix from the other side.
-            turned = [self._turned(o, lambda t, m: not is_framework_word(t.leaf, m.leaf)) for o in plain]
-            self._options[key] = plain + [o for o in turned if o not in plain]
+            self._options[key] = [o for o in choices(path, ours, theirs) if self._allows(o.ways)]
         return self._options[key]
 
     def _allows(self, ways: tuple[Way, ...]) -> bool:
@@ -553,7 +534,7 @@ class Identifier:
                 made = adapted(arrays[0], self.runner.array(results[0]))
                 if made is not None:
                     self._force(call.given)
-                    return _replaced(out, {id(results[0]): made}, self.runner)
+                    return replaced(out, {id(results[0]): made}, self.runner)
         return out
 
     def _given(self, out: Any, call: Call) -> float:
@@ -561,23 +542,13 @@ class Identifier:
 
     def _others(self, cell: str, option: Option) -> Iterator[Option]:
         """Other weights that a cell can have: square matrices turned round, then the modules that saw the same."""
-        turned = self._turned(option, lambda t, m: True)
-        if turned != option:
-            yield turned
+        other_way = turned(option)
+        if other_way != option:
+            yield other_way
         choice = self._stack[-1] if self._stack and self._stack[-1].cell == cell else None
         for other in choice.options[choice.at + 1 :] if choice is not None else ():
             if not self._used[other.path]:
                 yield other
-
-    @staticmethod
-    def _turned(option: Option, which: Callable[[Param, Param], bool]) -> Option:
-        """The same weights with square matrices transposed."""
-        turn = Transform("transpose", {"axes": [1, 0]})
-        ways = (
-            (t, m, (turn, *chain)) if _is_square(t) and turn not in chain and which(t, m) else (t, m, chain)
-            for t, m, chain in option.ways
-        )
-        return Option(option.path, tuple(ways))
 
     def _taken(self, cell: str, option: Option) -> None:
         """Another alternative of the last choice was taken: it goes first, what was tried before it is out."""
@@ -612,7 +583,7 @@ class Identifier:
         if not instead:
             return args, kwargs, False
         self._force(self.trace.calls[call].seen)
-        return _replaced(args, instead, self.runner), _replaced(kwargs, instead, self.runner), True
+        return replaced(args, instead, self.runner), replaced(kwargs, instead, self.runner), True
 
     def _force(self, bits: int) -> None:
         self._forced |= bits & ~self._confirmed
@@ -645,122 +616,9 @@ class Identifier:
             self._confirm(self.trace.given)
 
 
-# ------------------------------------------------------------------------------------------------- weights of one cell
-
-
-def arrangements(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> list[tuple[Way, ...]]:
-    """The ways in which a cell can get its weights from a module: none where they cannot be each other's.
-
-    What both frameworks' layers call by their own words goes to its like. What has a name of its author's goes to what
-    has its shape, in definition order first. Only the greatest parameter of either side must have a counterpart.
-
-    Args:
-        ours, theirs: attribute and parameter of the PyTorch module and of the MindSpore cell.
-    """
-    left = {SLOTS.get(attribute, attribute): p for attribute, p in ours}
-    right = {SLOTS.get(attribute, attribute): p for attribute, p in theirs}
-    left.pop("counter", None)
-    right.pop("counter", None)
-    if not left or not right or ("mean" in left) != ("mean" in right):
-        return []
-    words = [slot for slot in left if slot in right and _is_frameworks_own(slot)]
-    fixed = [(left[slot], right[slot]) for slot in words]
-    if any(not can_reach(p, q) for p, q in fixed):
-        return []
-    free_l = {slot: p for slot, p in left.items() if slot not in words}
-    free_r = {slot: q for slot, q in right.items() if slot not in words}
-    parts: list[list[list[tuple[Param, Param]]]] = [[fixed]]
-    for shape in dict.fromkeys(_shape_key(q) for q in free_r.values()):
-        ps = {slot: p for slot, p in free_l.items() if _shape_key(p) == shape}
-        qs = {slot: q for slot, q in free_r.items() if _shape_key(q) == shape}
-        if ps:
-            parts.append(_orders(ps, qs))
-    found = []
-    main_l = max(left.values(), key=lambda p: p.size or 0)
-    main_r = max(right.values(), key=lambda p: p.size or 0)
-    for combination in itertools.islice(itertools.product(*parts), MOST_ARRANGEMENTS):
-        pairs = [pair for part in combination for pair in part]
-        whole_l = any((p.size or 0) == (main_l.size or 0) for p, _ in pairs)
-        whole_r = any((q.size or 0) == (main_r.size or 0) for _, q in pairs)
-        if pairs and whole_l and whole_r:
-            found.append(tuple((p, q, reaching(p, q)) for p, q in pairs))
-    return found
-
-
-def _orders(ps: dict[str, Param], qs: dict[str, Param]) -> list[list[tuple[Param, Param]]]:
-    """Pairs of equally shaped parameters in every order, those of the same name together first."""
-    same = [(slot, slot) for slot in ps if slot in qs]
-    rest_p, rest_q = [s for s in ps if s not in qs], [s for s in qs if s not in ps]
-    first = dict([*same, *zip(rest_p, rest_q, strict=False)])
-    if len(ps) >= len(qs):
-        orders = (list(zip(some, qs, strict=True)) for some in itertools.permutations(ps, len(qs)))
-    else:
-        orders = (list(zip(ps, some, strict=True)) for some in itertools.permutations(qs, len(ps)))
-    ranked = sorted(itertools.islice(orders, 120), key=lambda order: -sum(first.get(s) == r for s, r in order))
-    pairs = ([(ps[s], qs[r]) for s, r in order] for order in ranked)
-    return [order for order in pairs if all(can_reach(p, q) for p, q in order)][:MOST_ARRANGEMENTS]
-
-
-def _is_frameworks_own(slot: str) -> bool:
-    """Whether a framework's layers use the word for a parameter of their own."""
-    return slot in SLOTS.values() or RECURRENT.match(slot) is not None or slot in PROJECTIONS
-
-
-def _shape_key(p: Param) -> tuple[int, ...]:
-    return tuple(sorted(core(p.shape) or ()))
-
-
-def _is_square(p: Param) -> bool:
-    shape = core(p.shape) or ()
-    return len(shape) == 2 and shape[0] == shape[1] and p.shape == shape
-
-
 def _pattern(path: str) -> str:
     return re.sub(r"\d+", "#", path)
 
 
 def _second(item: tuple[int, float]) -> float:
     return item[1]
-
-
-# ---------------------------------------------------------------------------------------------------- values in places
-
-
-def adapted(values: Array, like: Array) -> Array | None:
-    """Values in the layout of another array that holds nearly the same: axes moved, joined or of length one.
-
-    Returns:
-        An array of ``like``'s shape and type, or None where no layout leads there.
-    """
-    if values.size != like.size:
-        return None
-    if values.shape == like.shape and len(set(values.shape)) == len(values.shape):
-        return values.astype(like.dtype, copy=False)
-    slim = values.reshape([d for d in values.shape if d != 1])
-    goal = [d for d in like.shape if d != 1]
-    made = []
-    if slim.ndim <= 5:
-        for axes in itertools.permutations(range(slim.ndim)):
-            turned = slim.transpose(axes)
-            if list(turned.shape) == goal or turned.ndim != len(goal):
-                made.append(turned.reshape(like.shape))
-    if not made:
-        return None
-    if len(made) > 1:
-        made.sort(key=lambda m: float(np.abs(m.astype(np.float64) - like).mean()))
-    return np.ascontiguousarray(made[0]).astype(like.dtype, copy=False)
-
-
-def _replaced(value: Any, instead: dict[int, Array], runner: Runner) -> Any:
-    """Arguments of any form with some tensors exchanged."""
-    if id(value) in instead:
-        array = instead[id(value)]
-        made = runner.tensor(array)
-        return made.astype(value.dtype) if hasattr(made, "astype") and made.dtype != value.dtype else made
-    if isinstance(value, dict):
-        return {k: _replaced(v, instead, runner) for k, v in value.items()}
-    if isinstance(value, tuple) and not hasattr(value, "_fields"):
-        return tuple(_replaced(v, instead, runner) for v in value)
-    if isinstance(value, list):
-        return [_replaced(v, instead, runner) for v in value]
-    return value

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from automap import comparison, conversion
 from automap.activations import Activations
+from automap.arrangements import Way
 from automap.comparison import TOLERANCE, Comparison
 from automap.dtypes import Array
 from automap.errors import InputError, NotRunnableError
 from automap.evidence import Proof
 from automap.graph import Listing
-from automap.identification import Identified, Identifier, Seen, Way
+from automap.identification import Identified, Identifier, Seen
 from automap.mapping import Entry, Mapping
 from automap.names import is_framework_word
 from automap.power import Weight

@@ -13,10 +13,11 @@ from hard_pairs import ALIKE, FAULTY, PROVABLE, UNPROVEN, Pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from automap.arrangements import MOST_ARRANGEMENTS, arrangements
 from automap.errors import InputError
 from automap.graph import Param
-from automap.identification import MOST_ARRANGEMENTS, adapted, arrangements
 from automap.inference import infer
+from automap.layouts import adapted
 from automap.mapping import Mapping
 
 pytestmark = pytest.mark.frameworks
