@@ -119,15 +119,16 @@ def explain(expected: Array, natural: Array, values: Sequence[Array] = ()) -> Ex
 
 
 def _function_of_itself(a: Array, b: Array, values: Sequence[Array], enough: float) -> Explanation | None:
-    for layer, function, plain in _functions(a.ndim):
+    found: list[tuple[float, int, Explanation]] = []
+    for i, (layer, function, plain) in enumerate(_functions(a.ndim)):
         if layer is _IDENTITY:
             continue
-        if _is(a, function, b, plain, enough):
-            return Explanation("activation", f"{name_of(layer)} is missing here", torch=layer)
-        if _is(b, function, a, plain, enough):
+        if (apart := _from(a, function, b, plain, enough)) is not None:
+            found.append((apart, i, Explanation("activation", f"{name_of(layer)} is missing here", torch=layer)))
+        if (apart := _from(b, function, a, plain, enough)) is not None:
             words = f"there is {name_of(layer)} here, which PyTorch has not"
-            return Explanation("activation", words, mindspore=layer)
-    return None
+            found.append((apart, i, Explanation("activation", words, mindspore=layer)))
+    return min(found, key=lambda f: f[:2])[2] if found else None
 
 
 def _other_function(a: Array, b: Array, values: Sequence[Array], enough: float) -> Explanation | None:
@@ -137,17 +138,20 @@ def _other_function(a: Array, b: Array, values: Sequence[Array], enough: float) 
             continue
         u = value.astype(np.float64).reshape(a.shape)
         table = list(_functions(a.ndim))
-        gives_a = [(layer, f) for layer, f, plain in table if _is(a, f, u, plain, enough)]
-        gives_b = [(layer, f) for layer, f, plain in table if _is(b, f, u, plain, enough)]
-        for (one, _), (other, _) in itertools.product(gives_a, gives_b):
+        one, other = (_nearest(target, u, table, enough) for target in (a, b))
+        if one is not None and other is not None and one != other:
             return _exchanged(one, other, i, "instead")
         pick = _picked(a.size)
         flat_u, difference = u.ravel()[pick], (a - b).ravel()[pick]
         plain_ones = [(layer, f, f(flat_u)) for layer, f, plain in table if plain]
         scale = float(np.abs(a).max()) or 1.0
-        for (one, f, x), (other, g, y) in itertools.permutations(plain_ones, 2):
-            if np.abs(x - y - difference).max() <= enough * scale and distance(a, b + f(u) - g(u)) <= enough:
-                return _exchanged(one, other, i, "added")
+        near = [
+            (distance(a, b + f(u) - g(u)), k, this, that)
+            for k, ((this, f, x), (that, g, y)) in enumerate(itertools.permutations(plain_ones, 2))
+            if np.abs(x - y - difference).max() <= enough * scale
+        ]
+        if near and min(near, key=lambda n: n[:2])[0] <= enough:
+            return _exchanged(*min(near, key=lambda n: n[:2])[2:], i, "added")
     return None
 
 
@@ -312,10 +316,18 @@ def _picked(size: int) -> Any:
     return np.random.Generator(np.random.PCG64(size)).integers(0, size, _SAMPLE)
 
 
-def _is(target: Array, function: Callable[[Array], Array], of: Array, plain: bool, enough: float) -> bool:
+def _nearest(target: Array, of: Array, table: Sequence[Any], enough: float) -> Layer | None:
+    """The function that gives a value of another, the nearest if several are near enough."""
+    found = [(apart, layer) for layer, f, plain in table if (apart := _from(target, f, of, plain, enough)) is not None]
+    return min(found, key=lambda f: f[0])[1] if found else None
+
+
+def _from(target: Array, function: Callable[[Array], Array], of: Array, plain: bool, enough: float) -> float | None:
+    """How far a function of one value is from another, None if it is too far."""
     scale = float(np.abs(target).max()) or 1.0
     if plain:
         pick = _picked(of.size)
         if np.abs(function(of.ravel()[pick]) - target.ravel()[pick]).max() > enough * scale:
-            return False
-    return distance(target, function(of)) <= enough
+            return None
+    apart = distance(target, function(of))
+    return apart if apart <= enough else None

@@ -147,7 +147,9 @@ def test_a_missing_activation_is_found(activation, extra):
     expected, natural = (WIDE, function(WIDE)) if extra else (function(WIDE), WIDE)
     found = explain(expected.astype(np.float32), natural.astype(np.float32))
     assert found is not None
-    assert (found.cause, found.mindspore if extra else found.torch) == ("activation", layer)
+    told = found.mindspore if extra else found.torch
+    assert told is not None
+    assert (found.cause, told) == ("activation", layer)
 
 
 def _gelu(form: str) -> Array:
