@@ -39,6 +39,10 @@ class Found:
     doubt: Doubt | None
 
 
+#: The parts of the evidence that are kept under their own names.
+_PARTS = ("numbers", "order", "structure", "usage", "fit")
+
+
 @dataclass
 class _Pair:
     """An entry in the making."""
@@ -56,13 +60,7 @@ class _Pair:
         f = self.found
         evidence: dict[str, Any] = {"proven": None}
         if f is not None:
-            evidence = {
-                "names": f.parts["words"],
-                "order": f.parts["order"],
-                "structure": f.parts["structure"],
-                "usage": f.parts["usage"],
-                "proven": None,
-            }
+            evidence = {"names": f.parts["words"], **{k: f.parts[k] for k in _PARTS if k in f.parts}, "proven": None}
         loss = 5.0 if f is None or f.doubt is None else max(0.0, f.doubt.loss)
         confidence = 1.0 if self.pinned else 1 - 0.5 * math.exp(-math.log(5) * min(loss, 5.0) / CLEAR_LOSS)
         if self.reasons:

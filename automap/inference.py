@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dict
-from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from automap import pins as pinned
 from automap import scoring
 from automap.checkpoints import mark_optimizer_states
 from automap.drafting import Draft, Found
+from automap.errors import InputError, SourceError
 from automap.graph import Listing, Param
 from automap.layers import Layer, bare_paths, layers_of
+from automap.listing_files import FRAMEWORK_NAMES
 from automap.mapping import Mapping, Side
 from automap.matching import Doubt, Matcher, Solution
 from automap.repeats import fold, unfold
 from automap.transforms import Transform
+from automap.weights import fitting
+
+if TYPE_CHECKING:
+    from automap.sources import Source
 
 #: Fewer layers than this are matched as they are; of more, repeated blocks are folded first.
 LARGE = 400
@@ -33,10 +39,13 @@ def infer(
     inputs: Any = None,
     pins: Sequence[str] = (),
     static: bool = False,
+    trace: bool = False,
     ignore_names: bool = False,
     seed: int = 0,
+    weights: Any = None,
     torch_forward: Any = None,
     ms_forward: Any = None,
+    progress: Callable[[str], None] | None = None,
     torch_args: Dict[str, Any] | None = None,
     ms_args: Dict[str, Any] | None = None,
 ) -> Mapping:
@@ -47,35 +56,67 @@ def infer(
 
     Args:
         torch, mindspore: the two networks, each a live model, a class or factory, a state dict, a checkpoint, a
-            listing, or a text that names one of these (see :func:`automap.sources.open_source`).
+            listing, or a text that names one of these (see :func:`automap.sources.open_source`). The trace of a
+            PyTorch network (:func:`automap.write_trace`) stands for the network itself.
         inputs: what the networks are run on: arrays or descriptions (``"int64[2,16]<100"``) by position or keyword,
             or the path of an ``.npz`` file; guessed from PyTorch's first layer without it.
         static: do not run the networks.
+        trace: running them is demanded: it is an error if there is nothing to run, or nothing to run it on.
         seed: of the weights and inputs of the runs; the next number is the second seed.
         pins: pairs that are settled, ``"T=M"`` each; ``*`` stands for any text, the same on both sides.
         ignore_names: names and definition order count as no evidence.
+        weights: a PyTorch checkpoint or state dict to run the networks on, instead of seeded weights.
         torch_forward, ms_forward: called as ``forward(model, *inputs)`` instead of the networks.
+        progress: is told in words what is being done.
         torch_args, ms_args: keyword arguments for factories.
 
     Raises:
-        SourceError: a source that cannot be read, or belongs to the other framework.
+        SourceError: a source that cannot be read, belongs to the other framework, or cannot run though it has to.
         PinError: a pin that cannot be used.
-        InputError: inputs that are not understood, or that a network does not take.
+        InputError: inputs that are not understood, that a network does not take, or that nothing is run on.
+        ConversionError: weights that lack a parameter.
     """
     from automap.sources import open_source
 
+    if trace and static:
+        raise SourceError("trace demands that the networks are run, and static that they are not: give one of them")
     left = open_source(torch, "torch", torch_args)
     right = open_source(mindspore, "mindspore", ms_args)
     listings = left.listing(), right.listing()
     found = match(*listings, pins, ignore_names)
-    if static or left.model() is None or right.model() is None:
+    if static:
+        return found
+    files = [s for s in (left, right) if s.model() is None]
+    if files:
+        _need_no_run(files[0], trace, inputs, weights)
         return found
     # Imported only where there are networks to run.
     from automap.proof import Request, prove
 
+    given = None if weights is None else fitting(weights, listings[0])[0]
     settled = pinned.resolve(pins, *listings)
-    request = Request(inputs, seed, ignore_names, None, torch_forward, ms_forward, settled)
-    return prove(left, right, found, lambda ways: match(*listings, pins, ignore_names, ways), request)
+    told = progress or (lambda words: None)
+    request = Request(inputs, seed, ignore_names, given, torch_forward, ms_forward, settled, told)
+    result = prove(left, right, found, lambda ways: match(*listings, pins, ignore_names, ways), request)
+    if trace and result.proof is not None and result.proof.status == "no input":
+        raise InputError(
+            f"the networks cannot be run: {result.proof.reason}; give inputs, such as float32[2,3,224,224]"
+        )
+    return result
+
+
+def _need_no_run(source: Source, trace: bool, inputs: Any, weights: Any) -> None:
+    """Refuse what asks for a run, where one side is nothing that can run."""
+    asked = {"inputs": inputs is not None, "weights": weights is not None, "trace": trace}
+    for what, given in asked.items():
+        if given:
+            side = FRAMEWORK_NAMES[source.framework]
+            verb = "demands" if what == "trace" else "are given for"
+            raise SourceError(
+                f"{source.text} is no {side} network that can run, but {what} {verb} a run: give a class or factory, "
+                "such as package.module:name or ./net.py:build",
+                source.text,
+            )
 
 
 def match(

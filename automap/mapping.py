@@ -27,7 +27,7 @@ FORMAT = "automap/1"
 TABLE = ("Pytorch", "mindspore")
 
 #: The parts of the evidence that come first in the file, in this order; ``proven`` comes last.
-_EVIDENCE = ("names", "order", "structure", "usage", "execution")
+_EVIDENCE = ("names", "numbers", "order", "structure", "usage", "fit", "execution")
 
 #: How many entries a short table shows.
 _SHOWN = 12
@@ -60,9 +60,9 @@ class Entry:
         confidence: 0 to 1.
         review: whether a person has to look at it.
         why: the reason for the review; always ``""`` where there is none.
-        evidence: the parts of the score, 0 to 1 each (``names``, ``order``, ``structure``, ``usage``; ``execution``
-            where both networks ran: 1 where what follows confirms it) and ``proven`` (``"forward"``, ``"gradient"``
-            or None).
+        evidence: the parts of the score, 0 to 1 each (``names``, ``numbers``, ``order``, ``structure``, ``usage``,
+            ``fit``; ``execution`` where both networks ran: 1 where what follows confirms it) and ``proven``
+            (``"forward"``, ``"gradient"`` or None).
         runner_up: the best different choice, or None.
         path: the attribute path of the MindSpore parameter where it differs from its name, else None.
     """
@@ -445,9 +445,10 @@ class Mapping:
     def summary(self) -> str:
         """The counts in one sentence."""
         way = "MindSpore -> PyTorch, " if self.reverse else ""
+        ran = "" if self.proof is None else f", {sum(bool(e.evidence.get('proven')) for e in self.entries)} proven"
         return (
             f"{way}{len(self)} matched, {len(self.unmatched_torch)} unmatched in PyTorch, "
-            f"{len(self.unmatched_mindspore)} unmatched in MindSpore, {self._to_review} to review"
+            f"{len(self.unmatched_mindspore)} unmatched in MindSpore, {self._to_review} to review{ran}"
         )
 
     def _shown(self) -> list[Entry]:

@@ -8,26 +8,24 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from html import escape
 from typing import Any
 
-from automap import __version__
+from automap import __version__, proof_report
 from automap.errors import MappingError
-from automap.graph import Framework, Listing, ancestors
+from automap.graph import Framework, Listing
+from automap.grouping import SHOWN, Group, group_lines, grouped, grouped_names
 from automap.mapping import FORMAT, Entry, Mapping, RunnerUp, Side, Unmatched
 from automap.transforms import to_text
 
 TITLES: dict[Framework, str] = {"torch": "PyTorch", "mindspore": "MindSpore"}
 
-#: How many lines of each kind a summary shows, how many matches an explanation, how many names a question back.
-_LINES, _EXPLAINED, _SUGGESTED = 6, 10, 3
-
-#: A longer line is broken before the reason.
-_WIDTH = 100
+#: How many matches an explanation shows, how many names a question back.
+_EXPLAINED, _SUGGESTED = 10, 3
 
 #: What became of an array, by the name of the operation.
 _DONE = {
@@ -42,69 +40,25 @@ _DONE = {
 #: What each part of the evidence looks at.
 _EVIDENCE = {
     "names": "how alike the words of both names are",
+    "numbers": "how well the numbers in both paths agree",
     "order": "the place in definition order",
     "structure": "the layer's other parameters, the modules around it, the repeated blocks",
     "usage": "how regularly these two local names go together in this pair",
+    "fit": "how well slots and shapes of both layers agree",
+    "execution": "how far running both networks confirms it",
+}
+
+#: What a part says when it is nothing.
+_NOTHING = {
+    "names": "no word is alike, which speaks neither for nor against it",
+    "usage": "the local name occurs once, or never with the same partner",
+    "execution": "running both networks does not confirm it",
 }
 
 #: A part of the evidence in a word, from the number given on.
 _DEGREES = ((0.9, "strong"), (0.6, "good"), (0.3, "some"), (0.05, "weak"))
 
-_PROVEN = {
-    "forward": "proven: it was identified by running both networks",
-    "gradient": "proven: it was identified by the gradients of both networks",
-}
-
-_NUMBER = re.compile(r"\d+")
-
-
 # -- what repeats ------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Group:
-    """Things of one kind, to be said in one line.
-
-    Attributes:
-        what: what they are called, with ``*`` for each number in which they differ.
-        why: the reason that they share, likewise.
-        members: each of them.
-    """
-
-    what: str
-    why: str
-    members: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.members)
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.why}" if self.why else self.what
-
-
-def grouped(items: Iterable[tuple[str, str]], label: Callable[[str], str] | None = None) -> list[Group]:
-    """Texts with their reasons, grouped where both differ in numbers only; the largest groups first.
-
-    Args:
-        items: each text with its reason.
-        label: what a text is called in its group, itself by default.
-    """
-    groups: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
-    for what, why in items:
-        called = what if label is None else label(what)
-        key = _NUMBER.sub("*", called), _NUMBER.sub("*", why)
-        groups.setdefault(key, []).append((called, why, what))
-    out = []
-    for rows in groups.values():
-        labels, reasons, members = zip(*rows, strict=True)
-        out.append(Group(_common(labels), _common(reasons), members))
-    return sorted(out, key=len, reverse=True)
-
-
-def _common(texts: Sequence[str]) -> str:
-    """Texts that differ in numbers only as one, with ``*`` for each number that is not the same in all of them."""
-    first, *others = {text: re.split(r"(\d+)", text) for text in texts}.values()
-    return "".join(part if all(o[i] == part for o in others) else "*" for i, part in enumerate(first))
 
 
 def to_review(mapping: Mapping) -> list[Group]:
@@ -131,49 +85,9 @@ def left_over(mapping: Mapping, framework: Framework) -> list[Group]:
     return grouped_names(items, mapping.names(framework))
 
 
-def grouped_names(items: Iterable[tuple[str, str]], every: Iterable[str]) -> list[Group]:
-    """Names with their reasons, grouped.
-
-    A group that is all there is of a last word (``num_batches_tracked``) or below a module is called so.
-
-    Args:
-        items: each name with its reason.
-        every: all names that there are.
-    """
-    reasons = dict(items)
-    total = Counter(part for name in every for part in _parts(name))
-    alike: dict[str, Counter[str]] = {}
-    for name, why in reasons.items():
-        alike.setdefault(_NUMBER.sub("*", why), Counter()).update(_parts(name))
-
-    def label(name: str) -> str:
-        found = alike[_NUMBER.sub("*", reasons[name])]
-        whole = (part for part in _parts(name) if 1 < total[part] == found[part])
-        return next(whole, name).removeprefix(".")
-
-    return grouped(reasons.items(), label)
-
-
-def _parts(name: str) -> list[str]:
-    """What a name belongs to: its last word, and the modules above it, outermost first (``.word``, ``module.*``)."""
-    return [f".{name.rpartition('.')[2]}", *(f"{module}.*" for module in ancestors(name))]
-
-
-def _lines(groups: Sequence[Group], shown: int | None = _LINES) -> list[str]:
-    """A line for each group, or two where one would be too long."""
-    lines = []
-    for g in groups[:shown]:
-        line = f"{len(g):>6}  {g}"
-        lines += [line] if len(line) <= _WIDTH else [f"{len(g):>6}  {g.what}", f"        {g.why}"]
-    rest = [] if shown is None else groups[shown:]
-    if rest:
-        lines.append(f"        … and {sum(map(len, rest))} more in {len(rest)} other kind{'s' * (len(rest) > 1)}")
-    return lines
-
-
 def lines_of_names(reasons: Dict[str, str], every: Iterable[str] = ()) -> list[str]:
     """Names with their reasons in a few lines; ``every`` as for :func:`grouped_names`."""
-    return _lines(grouped_names(reasons.items(), every))
+    return group_lines(grouped_names(reasons.items(), every))
 
 
 def table(listing: Listing) -> str:
@@ -201,7 +115,7 @@ def counts(mapping: Mapping) -> dict[str, int]:
     return {k: found[k] for k in sorted(found, key=lambda k: (order.index(k) if k in order else len(order), k))}
 
 
-def summary(mapping: Mapping, shown: int | None = _LINES) -> str:
+def summary(mapping: Mapping, shown: int | None = SHOWN) -> str:
     """What was matched, what needs review and why, what is unmatched and why.
 
     Args:
@@ -213,14 +127,15 @@ def summary(mapping: Mapping, shown: int | None = _LINES) -> str:
     lines = [f"{title:<9}  {side.source:<{width}}  {side.parameters} parameters" for title, side in sides]
     found = ", ".join(f"{n} {what}" for what, n in counts(mapping).items())
     lines += ["", f"matched {len(mapping)}" + (f": {found}" if found else "")]
+    lines += proof_report.lines(mapping, shown)
     homeless, doubtful = _homeless(mapping), _doubtful(mapping)
     n = sum(map(len, homeless + doubtful))
-    lines += [f"to review {n}" + (":" if n else ""), *_lines(homeless, shown), *_lines(doubtful, shown)]
+    lines += [f"to review {n}" + (":" if n else ""), *group_lines(homeless, shown), *group_lines(doubtful, shown)]
     for framework, title in TITLES.items():
         names, groups = mapping.unmatched[framework], left_over(mapping, framework)
         above = sum(u.review for u in names)
         told = f" ({above} of them above)" if above else ""
-        lines += [f"unmatched in {title} {len(names)}{told}" + (":" if groups else ""), *_lines(groups, shown)]
+        lines += [f"unmatched in {title} {len(names)}{told}" + (":" if groups else ""), *group_lines(groups, shown)]
     if mapping.pins:
         lines.append(f"pinned: {', '.join(mapping.pins)}")
     return "\n".join(lines)
@@ -259,7 +174,9 @@ def _explained(mapping: Mapping, item: Entry | Unmatched) -> list[str]:
     if isinstance(item, Unmatched):
         side: Framework = "torch" if item in mapping.unmatched_torch else "mindspore"
         other = TITLES["mindspore" if side == "torch" else "torch"]
-        lines = [f"{item.name} ({TITLES[side]}) has no counterpart in {other}: {item.why}"]
+        said = f"no counterpart in {other}"
+        why = "" if item.why in ("", said) else f": {item.why}"
+        lines = [f"{item.name} ({TITLES[side]}) has {said}{why}"]
         if item.alias_of is not None:
             lines.append(f"  it is another name of {item.alias_of}, and goes where that goes")
         return lines + ["  marked for review: a person has to decide where it belongs"] * item.review
@@ -273,12 +190,8 @@ def _explained(mapping: Mapping, item: Entry | Unmatched) -> list[str]:
         lines.append(f"  marked for review: {item.why or 'no reason is given'}")
     pins = [pin for pin in mapping.pins if _is_pinned(item, pin)]
     lines += [f"  pinned by {pin}" for pin in pins]
-    proven = item.evidence.get("proven")
     lines += [f"  {_spoken(key, value)}" for key, value in item.evidence.items() if key != "proven"]
-    if proven is None:
-        lines.append("  not proven by a run of both networks")
-    else:
-        lines.append(f"  {_PROVEN.get(proven, f'proven: {proven}')}")
+    lines += [f"  {line}" for line in proof_report.of_entry(mapping, item)]
     if item.runner_up is not None:
         what, behind = _other_choice(item, item.runner_up)
         lines.append(f"  the best other choice is {what}, {behind}")
@@ -308,6 +221,8 @@ def _spoken(key: str, value: Any) -> str:
     about = f" ({_EVIDENCE[key]})" if key in _EVIDENCE else ""
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return f"{key}: {value}{about}"
+    if not value and key in _NOTHING:
+        return f"{key}: {_NOTHING[key]}"
     words = next((words for least, words in _DEGREES if value >= least), "none")
     return f"{key}: {words}, {value:.2f}{about}"
 
@@ -341,7 +256,7 @@ class Differences:
     def __str__(self) -> str:
         n = sum(map(len, self.changes))
         head = f"{n} difference(s):" if n else "no difference"
-        return "\n".join([head, *_lines(self.changes, None), *(f"note: {s}" for s in self.notes)])
+        return "\n".join([head, *group_lines(self.changes, None), *(f"note: {s}" for s in self.notes)])
 
 
 def differences(a: Mapping, b: Mapping, names: tuple[str, str] = ("the first", "the second")) -> Differences:
@@ -461,6 +376,7 @@ def to_html(mapping: Mapping) -> str:
     title = f"{torch.source or 'PyTorch'} → {mindspore.source or 'MindSpore'}"
     review = to_review(mapping)
     tiles = [(len(mapping), "matched"), *((n, what) for what, n in counts(mapping).items())]
+    tiles += [(proof_report.proven(mapping), "proven")] * (mapping.proof is not None)
     tiles += [(len(mapping.unmatched[f]), f"unmatched in {name}") for f, name in TITLES.items()]
     marked = sum(map(len, review))
     body = [
@@ -471,6 +387,7 @@ def to_html(mapping: Mapping) -> str:
         "".join(f"<li><b>{n}</b>{escape(what)}</li>" for n, what in tiles),
         "</ul>",
     ]
+    body += proof_report.html(mapping, _groups_table)
     if review:
         body += [f"<h2>To review <small>{marked}</small></h2>", _groups_table(review)]
     for framework, name in TITLES.items():

@@ -89,9 +89,9 @@ def open_source(source: Any, framework: Framework | None, args: Mapping[str, Any
     """Open one side of a mapping.
 
     Args:
-        source: a live ``nn.Module`` or ``nn.Cell``; a class or factory of one; a state dict (a dict of tensors,
-            parameters or arrays); a ``Listing``; or a text or path: ``module:attr``, ``file.py:attr``, a checkpoint
-            (``.pth .pt .bin .safetensors .ckpt``), or a listing (``.json .csv``).
+        source: one that is open already; a live ``nn.Module`` or ``nn.Cell``; a class or factory of one; a state
+            dict (a dict of tensors, parameters or arrays); a ``Listing``; or a text or path: ``module:attr``,
+            ``file.py:attr``, a checkpoint (``.pth .pt .bin .safetensors .ckpt``), or a listing (``.json .csv``).
         framework: the side that it is given on. None takes the source's own, where it has one: a CSV has not.
         args: keyword arguments for a class or factory.
 
@@ -100,6 +100,11 @@ def open_source(source: Any, framework: Framework | None, args: Mapping[str, Any
         ListingError: it has no parameters, or two of the same name.
     """
     args = dict(args or {})
+    if isinstance(source, _OPENED):
+        check_side(source.framework, framework, "a source", source.text)
+        if args:
+            raise SourceError(f"{source.text} is open already and takes no arguments ({', '.join(args)})", source.text)
+        return source
     if isinstance(source, str | Path):
         text = str(source)
         path = Path(source)
@@ -238,6 +243,10 @@ class _SafetensorsSource:
 
     def model(self) -> None:
         return None
+
+
+#: What :func:`open_source` gives.
+_OPENED = (_ListingSource, _ModelSource, _TensorSource, _SafetensorsSource)
 
 
 def _open_object(obj: Any, framework: Framework | None, args: Mapping[str, Any], text: str) -> Source:

@@ -7,7 +7,7 @@ import html
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +18,7 @@ from automap import comparison, consultation, conversion, parity, sources
 from automap.comparison import TOLERANCE, Comparison
 from automap.curvature import DIRECTIONS, Curvature
 from automap.dtypes import Array
-from automap.errors import AutomapError, ConversionError, InputError, NotRunnableError, SourceError
+from automap.errors import AutomapError, InputError, NotRunnableError, SourceError
 from automap.findings import Finding
 from automap.gradients import Case, Gradients, Point
 from automap.mapping import Mapping as ParameterMapping
@@ -27,6 +27,7 @@ from automap.probing import InputsLike, InputSpec, Probe, guess_inputs, open_inp
 from automap.relabeling import Links
 from automap.running import FRAMEWORK_NAMES, Forward, Inputs, Runner
 from automap.seeding import seeded_weights
+from automap.weights import fitting, some
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -307,21 +308,9 @@ class Run:
 
     def given_weights(self, weights: Any) -> dict[str, Array]:
         """The user's weights, checked against the network: what it lacks is told, what they lack is an error."""
-        read = sources.open_source(weights, "torch").read()
-        ours, theirs = (sources.wrapper_prefix(names) for names in ((p.name for p in self.listing), read))
-        read = {ours + name.removeprefix(theirs): array for name, array in read.items()}
-        known = {name for p in self.listing for name in (p.name, *p.aliases)} | self.torch.state().keys()
-        absent = [
-            p.name
-            for p in self.listing
-            if p.kind == "parameter" and not any(name in read for name in (p.name, *p.aliases))
-        ]
-        if absent:
-            offenders = [f"{name}: absent" for name in absent]
-            raise ConversionError(f"the weights lack {len(absent)} parameter(s): {_some(absent)}", offenders)
-        if further := [name for name in read if name not in known]:
-            self.assumptions.append(f"the weights have {_some(further)} beside the network; not used")
-        return {name: array for name, array in read.items() if name in known}
+        given, note = fitting(weights, self.listing, self.torch.state().keys())
+        self.assumptions += [note] * bool(note)
+        return given
 
     def converted(self, state: dict[str, Array]) -> dict[str, Array]:
         """What MindSpore gets. PyTorch parameters without a home are left out: the outputs tell whether they matter."""
@@ -337,7 +326,7 @@ class Run:
             and not any(a in state and a not in homeless for a in p.aliases)
         ]
         if told:
-            self.assumptions.append(f"{len(told)} PyTorch parameter(s) have no home in MindSpore: {_some(told)}")
+            self.assumptions.append(f"{len(told)} PyTorch parameter(s) have no home in MindSpore: {some(told)}")
         kept = {name: array for name, array in state.items() if name not in homeless}
         report = conversion.ConversionReport()  # so that a cast is no warning: the outputs show what it loses
         made: dict[str, Array] = conversion.apply(
@@ -389,7 +378,7 @@ class Run:
         """Whether it passed, in one sentence, and the exit code."""
         rest = ""
         if left_out:
-            rest = f"; {len(left_out)} MindSpore parameter(s) outside the mapping kept their values: {_some(left_out)}"
+            rest = f"; {len(left_out)} MindSpore parameter(s) outside the mapping kept their values: {some(left_out)}"
         failed = [c for c in outputs if not c.passed]
         worst = max(failed, key=lambda c: (c.problem in ("shape", "structure"), c.to_scale), default=None)
         if worst is not None and worst.problem in ("shape", "structure"):
@@ -459,11 +448,6 @@ def demanded(function: Callable[..., Any]) -> int:
         return 1
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return sum(p.kind in positional and p.default is p.empty for p in parameters)
-
-
-def _some(names: Sequence[str], shown: int = 3) -> str:
-    """The first names of many."""
-    return ", ".join(names[:shown]) + (f" and {len(names) - shown} more" if len(names) > shown else "")
 
 
 def _figures(c: Comparison) -> tuple[str, str, str, str]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -19,6 +20,7 @@ from safetensors.numpy import load_file, save_file
 import automap
 from automap import cli
 from automap.errors import NotRunnableError
+from automap.evidence import Proof
 from automap.mapping import Entry, Mapping, Side, Unmatched
 from automap.validation import Validation
 
@@ -248,7 +250,7 @@ def test_infer_hands_on_what_it_is_given(command, listings, monkeypatch):
     seen = {}
 
     def infer(torch, mindspore, **options):
-        seen.update(options, sides=(torch.source, mindspore.source))
+        seen.update(options, sides=(torch.text, mindspore.text))
         return Mapping.read("given.json")
 
     write_mapping(Path("given.json"))
@@ -262,7 +264,12 @@ def test_infer_hands_on_what_it_is_given(command, listings, monkeypatch):
         "ignore_names": True,
         "seed": 7,
         "inputs": None,
+        "trace": False,
+        "weights": None,
+        "progress": seen["progress"],
     }
+    command("infer", *listings, "--trace", "--weights", "w.pth", "--input", "float32[2,3]")
+    assert (seen["trace"], seen["weights"], seen["inputs"]) == (True, "w.pth", ["float32[2,3]"])
 
 
 def test_infer_exits_1_where_a_person_is_needed(command, listings, monkeypatch, tmp_path):
@@ -392,16 +399,27 @@ def test_validate_exits_as_the_validation_says(command, monkeypatch, mapping, st
         assert (seen["grad"], seen["curvature"], seen["hessian_eigenvalue"]) == expected
 
 
-@pytest.mark.parametrize(("validation", "status"), [(0, 0), (1, 1), (3, 3), (4, 4)])
+@pytest.mark.parametrize(
+    ("proof", "status"), [("proven", 0), ("open", 1), ("differs", 3), ("not run", 4), ("no input", 0)]
+)
 @pytest.mark.parametrize("review", [False, True])
-def test_infer_runs_both_where_inputs_are_given(command, listings, monkeypatch, review, validation, status):
+def test_infer_exits_as_the_proof_says(command, listings, monkeypatch, review, proof, status):
     write_mapping(Path("given.json"), review)
-    monkeypatch.setattr("automap.inference.infer", lambda *_, **__: Mapping.read("given.json"))
-    result = Validation(validation == 0, "The verdict.", validation)
-    monkeypatch.setattr("automap.validation.validate", lambda *_, **__: result)
-    done = command("infer", *listings, "--input", "float32[2,3]")
+    made = replace(Mapping.read("given.json"), proof=Proof(proof, "as it is", (0, 1)))
+    monkeypatch.setattr("automap.inference.infer", lambda *_, **__: made)
+    done = command("infer", *listings)
     assert done.status == (1 if review else status)
-    assert "\nThe verdict.\n" in done.err
+    assert str(made.proof).rpartition("networks: ")[2] in done.err
+    assert ("\n  convert " in done.err) is not review
+
+
+@pytest.mark.parametrize("option", [("--input", "float32[2,3]"), ("--trace",), ("--weights", "w.pth")])
+def test_a_run_is_asked_of_listings(command, listings, option):
+    done = command("infer", *listings, *option)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith("automap: error: t.json is no PyTorch network that can run, but ")
+    assert "give a class or factory" in done.err
+    assert not Path("mapping.json").exists()
 
 
 def test_explain(command, mapping):
@@ -435,6 +453,9 @@ def test_diff(command, mapping, tmp_path):
         (["infer", "a", "b", "--torch-arg", "n"], "'n' is no name=value, such as num_classes=3"),
         (["infer", "a", "b", "--input", "float32[2]", "--inputs", "x.npz"], "--input and --inputs exclude each other"),
         (["infer", "a", "b", "--input", "float32[2]", "--static"], "--input is of no use with it"),
+        (["infer", "a", "b", "--trace", "--static"], "--trace is of no use with it"),
+        (["infer", "a", "b", "--weights", "w.pth", "--static"], "--weights is of no use with it"),
+        (["infer", "a", "b", "--weights", "w.pth", "--lock", "a.lock"], "--weights is of no use with --lock"),
         (["convert", "m.json", "x.pth"], "Missing option '-o' / '--output'"),
         (["params", "x.csv", "--framework", "tf"], "'tf' is not one of 'torch', 'mindspore'"),
         (["validate", "m.json", "a:b", "c:d", "--rtol", "-1"], "-1.0 is not in the range"),
@@ -591,7 +612,17 @@ def test_live_networks_leave_no_noise_and_no_litter(tmp_path):
     made = Mapping.from_json(done.stdout)
     assert len(made) == 54
     assert made.torch.source == str(networks[0])
-    ours = ("PyTorch  ", "MindSpore  ", "matched ", "to review ", "unmatched in ", "     ", "wrote ")
+    ours = (
+        "PyTorch  ",
+        "MindSpore  ",
+        "matched ",
+        "proven 51 of 54: ",
+        "not exercised 3",
+        "to review ",
+        "unmatched in ",
+        "     ",
+        "wrote ",
+    )
     assert [line for line in done.stderr.split("\n") if line and not line.startswith(ours)] == []
     assert "wrote a.lock: The outputs agree in 2 runs on different inputs: off by at most " in done.stderr
     assert sorted(os.listdir(tmp_path)) == ["a.lock"]

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from automap.errors import MappingError
+from automap.evidence import Proof
 from automap.graph import Listing, Param
 from automap.mapping import Entry, Mapping, RunnerUp, Side, Unmatched
 from automap.report import (
@@ -201,7 +202,7 @@ def test_explain_by_either_name():
         "  names: good, 0.71 (how alike the words of both names are)\n"
         "  order: strong, 1.00 (the place in definition order)\n"
         "  structure: some, 0.40 (the layer's other parameters, the modules around it, the repeated blocks)\n"
-        "  not proven by a run of both networks\n"
+        "  not proven: the networks were not run\n"
         "  the best other choice is cells.1.q.weight, level with it: nothing tells the two apart"
     )
     assert explain(example(), "layers.1.q.weight") == words
@@ -224,13 +225,13 @@ def test_explain_what_else_there_is_to_say():
         "  pinned by stem.*=stem.*",
         "  kernel: same",
         "  new: none, 0.01",
-        "  proven: it was identified by running both networks",
+        "  proven by running both networks",
         "  the best other choice is other.weight, 0.25 behind",
     ]
     swapped = replace(entry, runner_up=RunnerUp(("a",), ("b",), 0.1), evidence={"proven": "gradient"})
     last = explain(replace(mapping, entries=(swapped,)), "stem.w").split("\n")[-2:]
     assert last == [
-        "  proven: it was identified by the gradients of both networks",
+        "  proven: the gradients of both networks agree",
         "  the best other choice is a -> b, 0.1 behind",
     ]
     alone = replace(entry, runner_up=RunnerUp(("stem.weight",), (), 0.9))
@@ -452,3 +453,85 @@ def test_the_page_leaves_empty_columns_and_sections_out():
     assert re.findall(r"<th[^>]*>([^<]*)</th>", text) == ["PyTorch", "MindSpore", "confidence"]
     assert "To review" not in text
     assert "Unmatched" not in text
+
+
+# -- the proof ---------------------------------------------------------------------------------------------------------
+
+
+def proven(**changes: object) -> Mapping:
+    """The example after a run that could not tell two entries apart and did not exercise a third."""
+    mapping = example()
+    evidence = {"names": 0.0, "usage": 0.0, "execution": 1.0, "proven": "forward"}
+    entries = [replace(e, review=False, evidence=evidence) for e in mapping.entries]
+    entries[0] = replace(entries[0], evidence={"execution": 0.0, "proven": None})
+    for i in (2, 4):
+        entries[i] = replace(entries[i], evidence={"execution": 0.5, "proven": None})
+    figures = {"error": 3e-7, "floor": 2e-7, "allowed": 1e-5, "seeds": (0, 1), "inputs": ("float32[2,3]",)}
+    told = {"not_exercised": ("stem.weight",), "alike": (("layers.0.q.weight", "layers.1.q.weight"),)}
+    return replace(mapping, entries=tuple(entries), proof=Proof(**{"status": "proven", **figures, **told, **changes}))
+
+
+def test_a_summary_tells_the_proof():
+    lines = summary(proven()).split("\n")
+    assert lines[4:9] == [
+        "proven 2 of 5: the outputs agree under 2 seeds: off by less than 1e-06 of their scale "
+        "(rounding alone: 1e-06, allowed: 1e-05)",
+        "not exercised 1, without an effect on the outputs of these runs:",
+        "     1  stem.weight",
+        "alike 1, exchanging the two has no effect on the outputs:",
+        "     1  layers.0.q.weight and layers.1.q.weight",
+    ]
+    assert proven().summary.endswith(", 2 proven")
+
+
+def test_a_summary_tells_what_differs():
+    finding = "LayerNorm epsilon 1e-7 here, 1e-6 in torch, 24 layers"
+    mapping = proven(status="differs", findings=(finding,), not_exercised=(), alike=(), repaired=1e-7)
+    lines = summary(mapping).split("\n")
+    assert lines[4].startswith("the mapping holds, but the networks differ: off by less than 1e-06")
+    assert lines[4].endswith("; with all of it repaired: less than 1e-07")
+    assert lines[5].strip() == finding
+    assert "to review" in lines[6]
+
+
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("stem.weight", "not proven: it is not exercised, without an effect on the outputs of these runs"),
+        ("layers.0.norm1.weight", "proven: the outputs of both networks agree, and move if this parameter does"),
+        (
+            "layers.0.q.weight",
+            "not proven: it is alike with layers.1.q.weight: exchanging the two has no effect on the outputs",
+        ),
+    ],
+)
+def test_explain_tells_what_running_said_of_an_entry(name, last):
+    assert f"  {last}" in explain(proven(), name).split("\n")
+
+
+def test_explain_tells_why_nothing_is_proven():
+    words = "not proven: the outputs differ: off by less than 1e-06"
+    nothing = {"floor": None, "not_exercised": (), "alike": ()}
+    assert words in explain(proven(status="open", **nothing), "layers.0.q.weight")
+    ran_not = proven(status="not run", reason="no kernel", error=None, **nothing)
+    assert "not proven; no kernel" in explain(ran_not, "stem.weight")
+
+
+def test_explain_speaks_of_what_is_nothing():
+    lines = explain(proven(), "layers.0.norm1.weight").split("\n")
+    assert "  names: no word is alike, which speaks neither for nor against it" in lines
+    assert "  execution: strong, 1.00 (how far running both networks confirms it)" in lines
+
+
+def test_a_reason_is_not_said_twice():
+    mapping = replace(example(), unmatched_torch=(Unmatched("n", "no counterpart in MindSpore"),))
+    assert explain(mapping, "n") == "n (PyTorch) has no counterpart in MindSpore"
+
+
+def test_the_page_has_the_proof():
+    page = to_html(proven(findings=("an epsilon",)))
+    assert "<h2>Proof by execution</h2>" in page
+    assert "<dt>allowed</dt><dd>1e-05 of the outputs&#x27; scale</dd>" in page
+    assert "<li>an epsilon</li>" in page
+    assert "<h2>Not exercised <small>1, without an effect on the outputs of these runs</small></h2>" in page
+    assert "Proof by execution" not in to_html(example())

@@ -1,0 +1,249 @@
+"""The commands that take a mapping or a lock: ``convert``, ``validate``, ``explain``, ``diff``, ``check``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from automap.cli_options import (
+    STATUS,
+    factory_arguments,
+    file_to_write,
+    given_inputs,
+    inputs_given,
+    say,
+    seed_given,
+    show,
+    verbose,
+    working,
+    write,
+)
+
+
+@click.command(epilog=STATUS)
+@click.argument("mapping")
+@click.argument("checkpoint")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="OUT",
+    callback=file_to_write(".ckpt", ".safetensors", ".pth", ".pt", ".bin", dash=False),
+    help="The file to write; its ending says in which format.",
+)
+@click.option("--reverse", is_flag=True, help="From MindSpore to PyTorch.")
+@click.option("--dtype", metavar="TYPE", help="The type of every floating-point tensor written, such as bfloat16.")
+@click.option(
+    "--target",
+    metavar="SOURCE",
+    help="A model, checkpoint or listing that the result has to fit: names, shapes, types.",
+)
+@click.option("--allow-nan", is_flag=True, help="Let tensors with NaN pass.")
+@click.option("--allow-overflow", is_flag=True, help="Let values pass that are out of the range of their new type.")
+@verbose
+def convert(
+    mapping: str,
+    checkpoint: str,
+    output: str,
+    reverse: bool,
+    dtype: str | None,
+    target: str | None,
+    allow_nan: bool,
+    allow_overflow: bool,
+) -> int:
+    """Convert a checkpoint with a mapping.
+
+    Every tensor written is read back and compared. MAPPING is what automap infer wrote. CHECKPOINT is .pth
+    .pt .bin or .safetensors; with --reverse .ckpt or .safetensors.
+
+    \b
+    Example:
+      automap convert mapping.json resnet50.pth -o resnet50.ckpt
+      automap convert mapping.json tuned.ckpt -o tuned.pth --reverse
+    """
+    from automap.conversion import convert as convert_file
+    from automap.mapping import Mapping
+    from automap.report import lines_of_names
+
+    read = Mapping.read(mapping)
+    with working(f"Converting {checkpoint}"):
+        report = convert_file(
+            read,
+            checkpoint,
+            output,
+            reverse=reverse,
+            dtype=dtype,
+            target=target,
+            allow_nan=allow_nan,
+            allow_overflow=allow_overflow,
+        )
+    say(str(report))
+    given, made = (read.made, read.given) if reverse else (read.given, read.made)
+    for what, reasons, side in (
+        ("left out", report.conversion.left_out, given),
+        ("not made", report.conversion.not_made, made),
+    ):
+        if reasons:
+            say("\n".join([f"{what} {len(reasons)}:", *lines_of_names(reasons, read.names(side))]))
+    if report.needs_review:
+        say(f"something in {mapping} is marked for review: automap explain {mapping} NAME says why")
+    return 1 if report.needs_review else 0
+
+
+@click.command(epilog=STATUS)
+@click.argument("mapping")
+@click.argument("torch")
+@click.argument("mindspore")
+@click.option(
+    "--weights",
+    metavar="F",
+    help="A PyTorch checkpoint; without it, seeded weights under which every parameter matters.",
+)
+@inputs_given
+@seed_given
+@click.option(
+    "--rtol",
+    type=click.FloatRange(min=0),
+    help="The difference allowed, relative to the greatest output; without it, found from the element types and the "
+    "networks' own rounding.",
+)
+@click.option("--atol", type=click.FloatRange(min=0), help="A difference allowed on top of that.")
+@click.option("--grad", is_flag=True, help="Compare the gradients by every mapped parameter, too.")
+@click.option(
+    "--curvature", is_flag=True, help="Compare the second derivative along seeded directions, and the gradients."
+)
+@click.option(
+    "--directions",
+    type=click.IntRange(min=1),
+    metavar="K",
+    help="Along how many directions; with --curvature, 3 without it.",
+)
+@click.option(
+    "--hessian-eigenvalue", is_flag=True, help="Compare the greatest eigenvalue of the Hessian, and the gradients."
+)
+@click.option(
+    "--per-layer", is_flag=True, help="Examine every layer, even if the outputs agree; where they differ, it is done."
+)
+@factory_arguments
+@verbose
+def validate(
+    mapping: str,
+    torch: str,
+    mindspore: str,
+    weights: str | None,
+    inputs: tuple[str, ...],
+    inputs_file: str | None,
+    seed: int,
+    rtol: float | None,
+    atol: float | None,
+    grad: bool,
+    curvature: bool,
+    directions: int | None,
+    hessian_eigenvalue: bool,
+    per_layer: bool,
+    torch_args: dict[str, Any],
+    ms_args: dict[str, Any],
+) -> int:
+    """Run both networks and compare their outputs.
+
+    Both get the same weights, by way of MAPPING, and the same inputs. TORCH and
+    MINDSPORE are each a class or factory (package.module:name, ./net.py:build).
+
+    \b
+    Example:
+      automap validate mapping.json torchvision.models:resnet50 ./resnet_ms.py:build
+      automap validate mapping.json net.py:build port.py:build --input 'int64[2,16]<100'
+    """
+    from automap.validation import validate as run_both
+
+    if directions is not None and not curvature:
+        raise click.BadParameter("it is of use with --curvature only", param_hint="'--directions'")
+    given = given_inputs(inputs, inputs_file)
+    with working("Running both networks"):
+        result = run_both(
+            mapping,
+            torch,
+            mindspore,
+            inputs=given,
+            weights=weights,
+            seed=seed,
+            rtol=rtol,
+            atol=atol,
+            torch_args=torch_args,
+            ms_args=ms_args,
+            grad=grad,
+            curvature=(directions or True) if curvature else 0,
+            hessian_eigenvalue=hessian_eigenvalue,
+            per_layer=per_layer,
+        )
+    show(result)
+    return result.exit_code
+
+
+@click.command()
+@click.argument("mapping")
+@click.argument("name")
+@verbose
+def explain(mapping: str, name: str) -> None:
+    """Say why a parameter is matched as it is.
+
+    And what the best other choice was, and how far behind. NAME is a name of either side; a * in it stands for any
+    characters.
+
+    \b
+    Example:
+      automap explain mapping.json layer1.0.conv1.weight
+      automap explain mapping.json 'layer1.*.weight'
+    """
+    from automap.mapping import Mapping
+    from automap.report import explain as explain_name
+
+    click.echo(explain_name(Mapping.read(mapping), name, mapping))
+
+
+@click.command(epilog="Exit status: 0 no difference; 1 they differ; 2 bad usage or input.")
+@click.argument("a")
+@click.argument("b")
+@verbose
+def diff(a: str, b: str) -> int:
+    """Say what differs between two mappings.
+
+    \b
+    Example:
+      automap diff mapping.old.json mapping.json
+    """
+    from automap.mapping import Mapping
+    from automap.report import differences
+
+    found = differences(Mapping.read(a), Mapping.read(b), (a, b))
+    click.echo(str(found))
+    return 1 if found.changes else 0
+
+
+@click.command(epilog="Exit status: 0 no drift, or accepted; 1 drift; 2 bad usage or input.")
+@click.argument("lock")
+@click.option("--update", is_flag=True, help="Accept what drifted: the lock is written anew.")
+@click.option(
+    "--junit", metavar="F.xml", callback=file_to_write(".xml", dash=False), help="Write the result as JUnit's XML."
+)
+@verbose
+def check(lock: str, update: bool, junit: str | None) -> int:
+    """Check a lock file: tell what drifted.
+
+    The mapping is inferred and the networks are run again, as the lock file says. automap infer --lock
+    writes it.
+
+    \b
+    Example:
+      automap check automap.lock --junit automap.xml
+    """
+    from automap.regression import check as check_lock
+    from automap.regression import junit_xml
+
+    with working(f"Checking {lock}"):
+        report = check_lock(lock, update)
+    if junit is not None:
+        write(junit_xml([report]), junit)
+    show(report)
+    return report.exit_code

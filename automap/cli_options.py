@@ -1,0 +1,184 @@
+"""What the commands share: what their options mean, and how they write and speak.
+
+Nothing here takes time to import; frameworks and the library are loaded by the command that needs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from automap.graph import Framework
+    from automap.sources import Source
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+STATUS = (
+    "Exit status: 0 done; 1 something needs a person; 2 bad usage or input; 3 the mapping holds, but the networks "
+    "differ; 4 a network cannot run here."
+)
+
+
+# -- what options mean -------------------------------------------------------------------------------------------------
+
+
+def arguments(_: click.Context, __: click.Parameter, values: Sequence[str]) -> dict[str, Any]:
+    """``name=value`` texts as keyword arguments; a value that is no JSON is a text."""
+    found: dict[str, Any] = {}
+    for text in values:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise click.BadParameter(f"{text!r} is no name=value, such as num_classes=3")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def file_to_write(
+    *endings: str, dash: bool = True
+) -> Callable[[click.Context, click.Parameter, str | None], str | None]:
+    """A check of a file to write, made before the work: its ending, and that its folder exists."""
+
+    def check(_: click.Context, __: click.Parameter, path: str | None) -> str | None:
+        if path is None or (dash and path == "-"):
+            return path
+        if endings and not path.lower().endswith(endings):
+            raise click.BadParameter(f"{path} must end in {' or '.join(endings)}")
+        if os.path.isdir(path):
+            raise click.BadParameter(f"{path} is a folder: name a file")
+        if not Path(path).absolute().parent.is_dir():
+            raise click.BadParameter(f"{path} cannot be written: there is no folder {Path(path).parent}")
+        return path
+
+    return check
+
+
+def given_inputs(inputs: Sequence[str], file: str | None) -> list[str] | Path | None:
+    """The inputs as the library takes them; they are read once before the work, so that a slip costs no time."""
+    from automap.probing import open_inputs
+
+    if inputs and file is not None:
+        raise click.UsageError("--input and --inputs exclude each other")
+    given = Path(file) if file is not None else list(inputs) or None
+    open_inputs(given)
+    return given
+
+
+def options(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
+    """Several options as one decorator, in the order of the help."""
+
+    def decorate(function: _F) -> _F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return decorate
+
+
+# Taken from the command line by main(), before anything is parsed, so that it works wherever it stands.
+verbose = click.option("--verbose", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+
+factory_arguments = options(
+    click.option(
+        "--torch-arg",
+        "torch_args",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=arguments,
+        help="A keyword argument of the PyTorch factory; the value is JSON or a text. Repeatable.",
+    ),
+    click.option(
+        "--ms-arg",
+        "ms_args",
+        multiple=True,
+        metavar="NAME=VALUE",
+        callback=arguments,
+        help="The same for the MindSpore factory.",
+    ),
+)
+
+inputs_given = options(
+    click.option(
+        "--input",
+        "inputs",
+        multiple=True,
+        metavar="SPEC",
+        help="What both networks are run on, such as 'float32[2,3,224,224]', 'int64[2,16]<100', or with a keyword "
+        "'ids=int64[2,16]<100'. Repeatable, in order.",
+    ),
+    click.option("--inputs", "inputs_file", metavar="F.npz", help="The same from a file of arrays."),
+)
+
+seed_given = click.option("--seed", default=0, show_default=True, help="Of the weights and inputs drawn.")
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+def say(text: str) -> None:
+    """Words for a person, which never mix with data."""
+    click.echo(text, err=True)
+
+
+def write(text: str, path: str) -> None:
+    """Data into a file, whole or not at all; ``-`` is the standard output."""
+    from automap.files import replacing
+
+    data = text.encode("utf-8", "backslashreplace")
+    if path == "-":
+        sys.stdout.buffer.write(data)
+        return
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+def show(value: Any) -> None:
+    """A result on the standard output: as rich draws it on a terminal, as plain text elsewhere."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().print(value)
+    else:
+        click.echo(str(value))
+
+
+@contextlib.contextmanager
+def working(words: str) -> Iterator[Callable[[str], None]]:
+    """What is going on, on a terminal; what the user's own code prints meanwhile stays out of the data.
+
+    Yields:
+        What takes other words for it, while it goes on.
+    """
+    with contextlib.ExitStack() as stack:
+        further: Callable[[str], None] = _nothing
+        if sys.stderr.isatty():
+            from rich.console import Console
+
+            status = stack.enter_context(Console(stderr=True).status(f"{words} …"))
+            further = lambda now: status.update(f"{now} …")  # noqa: E731
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield further
+
+
+def _nothing(_: str) -> None:
+    """Nobody is watching."""
+
+
+def opened(source: str, framework: Framework | None, args: dict[str, Any]) -> Source:
+    """A source; what the user should know about what was read is said."""
+    from automap.sources import open_source
+
+    found = open_source(source, framework, args)
+    for note in found.notes:
+        say(f"note: {note}")
+    return found
