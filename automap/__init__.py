@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from automap.mapping import Entry, Mapping, Unmatched
     from automap.regression import check, write_lock
     from automap.sources import open_source
+    from automap.trace_writer import write_trace
     from automap.validation import Validation, validate
 
 __version__ = "0.1.0"
@@ -33,6 +34,7 @@ __all__ = [
     "open_source",
     "validate",
     "write_lock",
+    "write_trace",
 ]
 
 #: Where each public name is defined; its module is imported when the name is first used.
@@ -44,6 +46,7 @@ _HOMES = {
     "mapping": ("Entry", "Mapping", "Unmatched"),
     "regression": ("check", "write_lock"),
     "sources": ("open_source",),
+    "trace_writer": ("write_trace",),
     "validation": ("Validation", "validate"),
 }
 

@@ -101,6 +101,7 @@ def cli(context: click.Context) -> int:
 
 for _command in (
     cli_models.params,
+    cli_models.trace,
     cli_models.infer,
     cli_mappings.convert,
     cli_mappings.validate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from pathlib import Path
@@ -18,6 +19,7 @@ from automap.cli_options import (
     opened,
     say,
     seed_given,
+    torch_arguments,
     verbose,
     working,
     write,
@@ -53,7 +55,7 @@ def params(
 ) -> None:
     """List the parameters of one model, in order.
 
-    SOURCE is a class or factory (package.module:name, ./net.py:build), a checkpoint or a listing.
+    SOURCE is a class or factory (package.module:name, ./net.py:build), a checkpoint, a listing or a trace.
 
     \b
     Example:
@@ -70,6 +72,65 @@ def params(
         write(listing_to_csv(listing) if output.lower().endswith(".csv") else listing_to_json(listing), output)
     written = "" if output in (None, "-") else f", written to {output}"
     say(f"{len(listing)} {FRAMEWORK_NAMES[listing.framework]} parameter{'s' * (len(listing) != 1)}{written}")
+
+
+@click.command(epilog=STATUS)
+@click.argument("source")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    metavar="F.trace",
+    callback=file_to_write(".trace", dash=False),
+    help="The file to write.",
+)
+@inputs_given
+@click.option("--weights", metavar="F", help="Run it on this checkpoint, not on seeded weights.")
+@click.option(
+    "--activations",
+    is_flag=True,
+    help="Keep what every module saw and gave, too: a large file, which tells more where the networks differ.",
+)
+@seed_given
+@torch_arguments
+@verbose
+def trace(
+    source: str,
+    output: str,
+    inputs: tuple[str, ...],
+    inputs_file: str | None,
+    weights: str | None,
+    activations: bool,
+    seed: int,
+    torch_args: dict[str, Any],
+) -> None:
+    """Run a PyTorch network, and record what its port has to see.
+
+    Only PyTorch is needed. Take the file to where MindSpore is, and give it to automap infer in place of the network.
+    SOURCE is a class or factory (package.module:name, ./net.py:build).
+
+    \b
+    Example:
+      automap trace torchvision.models:resnet50 -o resnet50.trace
+      automap infer resnet50.trace ./resnet_ms.py:build
+    """
+    from automap.trace_writer import write_trace
+
+    given = given_inputs(inputs, inputs_file)
+    with working(f"Reading {source}") as progress:
+        made = write_trace(
+            output,
+            opened(source, "torch", torch_args),
+            inputs=given,
+            weights=weights,
+            seed=seed,
+            activations=activations,
+            progress=progress,
+        )
+    say(made.describe())
+    if given is None:
+        say("the inputs are a guess from the first layer that tells; give your own with --input")
+    say(f"wrote {output}, {math.ceil(os.path.getsize(output) / 1000):,} kB")
 
 
 @click.command(epilog=STATUS)
@@ -129,7 +190,7 @@ def infer(
 
     TORCH and MINDSPORE are each a class or factory (package.module:name, ./net.py:build), a checkpoint (.pth .pt .bin
     .safetensors; .ckpt .safetensors) or a listing (.json .csv). Two networks are run, too, which settles what names
-    and shapes leave open and proves the rest.
+    and shapes leave open and proves the rest. The .trace of a PyTorch network will do in place of it.
 
     \b
     Example:

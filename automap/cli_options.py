@@ -88,15 +88,17 @@ def options(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
 # Taken from the command line by main(), before anything is parsed, so that it works wherever it stands.
 verbose = click.option("--verbose", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 
+torch_arguments = click.option(
+    "--torch-arg",
+    "torch_args",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=arguments,
+    help="A keyword argument of the PyTorch factory; the value is JSON or a text. Repeatable.",
+)
+
 factory_arguments = options(
-    click.option(
-        "--torch-arg",
-        "torch_args",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=arguments,
-        help="A keyword argument of the PyTorch factory; the value is JSON or a text. Repeatable.",
-    ),
+    torch_arguments,
     click.option(
         "--ms-arg",
         "ms_args",
@@ -113,7 +115,7 @@ inputs_given = options(
         "inputs",
         multiple=True,
         metavar="SPEC",
-        help="What both networks are run on, such as 'float32[2,3,224,224]', 'int64[2,16]<100', or with a keyword "
+        help="What the networks are run on, such as 'float32[2,3,224,224]', 'int64[2,16]<100', or with a keyword "
         "'ids=int64[2,16]<100'. Repeatable, in order.",
     ),
     click.option("--inputs", "inputs_file", metavar="F.npz", help="The same from a file of arrays."),

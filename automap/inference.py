@@ -19,6 +19,7 @@ from automap.listing_files import FRAMEWORK_NAMES
 from automap.mapping import Mapping, Side
 from automap.matching import Doubt, Matcher, Solution
 from automap.repeats import fold, unfold
+from automap.trace_file import TraceSource
 from automap.transforms import Transform
 from automap.weights import fitting
 
@@ -86,7 +87,9 @@ def infer(
     found = match(*listings, pins, ignore_names)
     if static:
         return found
-    files = [s for s in (left, right) if s.model() is None]
+    if isinstance(left, TraceSource):
+        _need_nothing_else(left, inputs, torch_forward, seed)
+    files = [s for s in (left, right) if s.model() is None and not isinstance(s, TraceSource)]
     if files:
         _need_no_run(files[0], trace, inputs, weights)
         return found
@@ -105,6 +108,18 @@ def infer(
     return result
 
 
+def _need_nothing_else(trace: TraceSource, inputs: Any, forward: Any, seed: int) -> None:
+    """Refuse to run a trace on anything but what it was recorded on."""
+    what = "inputs are" if inputs is not None else "a forward is" if forward is not None else ""
+    if seed not in (0, trace.record.seeds[0]):
+        what = "a seed is"
+    if what:
+        raise SourceError(
+            f"{what} given, but {trace.text} holds one run, with its own: give that to automap trace instead",
+            trace.text,
+        )
+
+
 def _need_no_run(source: Source, trace: bool, inputs: Any, weights: Any) -> None:
     """Refuse what asks for a run, where one side is nothing that can run."""
     asked = {"inputs": inputs is not None, "weights": weights is not None, "trace": trace}
@@ -114,7 +129,7 @@ def _need_no_run(source: Source, trace: bool, inputs: Any, weights: Any) -> None
             verb = "demands" if what == "trace" else "are given for"
             raise SourceError(
                 f"{source.text} is no {side} network that can run, but {what} {verb} a run: give a class or factory, "
-                "such as package.module:name or ./net.py:build",
+                f"such as package.module:name or ./net.py:build{', or a .trace' * (source.framework == 'torch')}",
                 source.text,
             )
 

@@ -93,7 +93,7 @@ def read_listing(path: str | Path, framework: Framework | None) -> Listing:
     except OSError as error:
         raise SourceError(f"{text} cannot be read: {error.strerror}", text) from error
     if Path(path).suffix.lower() == ".json":
-        return _from_json(content, framework, text)
+        return listing_from_json(content, framework, text)
     if framework is None:
         raise ListingError(f"{text} is a CSV, which does not say its framework: name it (torch or mindspore)", text)
     return Listing(framework, tuple(_from_csv(content, text)), text)
@@ -113,7 +113,8 @@ def check_side(found: Framework, asked: Framework | None, what: str, text: str) 
         )
 
 
-def _from_json(content: str, framework: Framework | None, text: str) -> Listing:
+def listing_from_json(content: str, framework: Framework | None, text: str) -> Listing:
+    """The opposite of :func:`listing_to_json`; for the rest as :func:`read_listing`. ``text`` is the source."""
     try:
         data = json.loads(content)
     except json.JSONDecodeError as error:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from automap import comparison
-from automap.dtypes import Array
+from automap.dtypes import Array, cast, dtype_name, widen
 from automap.errors import NotRunnableError
 from automap.graph import Listing
 from automap.running import Forward, Inputs
@@ -138,11 +138,14 @@ class Power:
     def _other(self, name: str) -> Array:
         """Other values of the same scale for one parameter."""
         value = self.runner.value(name)
+        wide = widen(value)
         rng = generator(self.seed, f"another {name}")
         if name.endswith("running_var"):
-            return np.asarray(value * rng.uniform(0.5, 2.0, value.shape), dtype=value.dtype)
-        scale = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) or 1.0
-        return np.asarray(value + rng.standard_normal(value.shape) * scale, dtype=value.dtype)
+            other = wide * rng.uniform(0.5, 2.0, wide.shape)
+        else:
+            scale = float(np.sqrt(np.mean(np.square(np.abs(wide), dtype=np.float64)))) or 1.0
+            other = wide + rng.standard_normal(wide.shape) * scale
+        return cast(np.asarray(other), dtype_name(value))[0]
 
     def _exchanged(self, a: str, b: str) -> dict[str, Array]:
         return {a: self.runner.value(b).copy(), b: self.runner.value(a).copy()}

@@ -26,11 +26,11 @@ from automap.identification import Identified, Identifier, Seen
 from automap.mapping import Entry, Mapping
 from automap.names import is_framework_word
 from automap.power import Weight
-from automap.probing import InputsLike, Probe, guess_inputs, open_inputs
+from automap.probing import InputsLike, open_inputs
 from automap.running import Forward, Module, Runner
+from automap.trace_file import TraceSource
 from automap.transforms import Transform
-from automap.validation import demanded
-from automap.witness import SPREAD, Account, Live, Port, Testimony, Witness
+from automap.witness import SPREAD, Account, Live, Port, Testimony, Witness, guesses
 
 if TYPE_CHECKING:
     from automap.consultation import Opinion
@@ -75,15 +75,20 @@ def prove(torch: Source, mindspore: Source, static: Mapping, settle: Settle, req
     """
     # The listings first: running a network may rename its parameters.
     listing, target = torch.listing(), mindspore.listing()
-    # Imported only now that both frameworks are needed anyway.
-    from automap import mindspore_runner, torch_runner
+    # Imported only now that they are needed anyway; a trace needs one framework only.
+    from automap import mindspore_runner
 
     given = open_inputs(request.inputs)
     try:
-        pytorch = torch_runner.Runner(torch.model())
         port = mindspore_runner.Runner(mindspore.model())
+        if isinstance(torch, TraceSource):
+            recorded = torch.witness(request.weights, (port.dtype,))
+            return Prover(recorded, port, target, static, settle, request).mapping()
+        from automap import torch_runner
+
+        pytorch = torch_runner.Runner(torch.model())
         refused = ""
-        for probe in [given] if given is not None else _guesses(listing, pytorch, request):
+        for probe in [given] if given is not None else guesses(listing, pytorch, request.torch_forward):
             live = Live(
                 pytorch,
                 listing,
@@ -103,14 +108,6 @@ def prove(torch: Source, mindspore: Source, static: Mapping, settle: Settle, req
     except NotRunnableError as error:
         return replace(static, proof=Proof("not run", str(error)))
     return replace(static, proof=Proof("no input", f"no input is known that both networks take{refused}"))
-
-
-def _guesses(listing: Listing, runner: Any, request: Request) -> Iterator[Probe]:
-    forward = request.torch_forward
-    # A forward of the user's takes the model, too.
-    wanted = demanded(runner.model.forward if forward is None else forward) - (forward is not None)
-    for guess in guess_inputs(listing, wanted):
-        yield Probe(guess.specs)
 
 
 class Prover:

@@ -24,6 +24,7 @@ from automap.mapping import Mapping as ParameterMapping
 from automap.mapping import Side
 from automap.running import FRAMEWORK_NAMES
 from automap.transforms import to_text
+from automap.weights import some
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -255,7 +256,7 @@ def check(path: str | os.PathLike[str], update: bool = False) -> CheckReport:
             now = _inferred(now, sides)
             drift += _drift_of_mappings(old.mapping, now.mapping)
             now = _validated(now, sides)
-            drift += _drift_of_outputs(old, now)
+            drift += _drift_of_outputs(old, now) or _drift_of_proofs(old, now)
         except AutomapError as error:
             if update:
                 raise
@@ -299,7 +300,7 @@ def junit_xml(reports: Iterable[CheckReport]) -> str:
 
 @dataclass(frozen=True)
 class _Sides:
-    """Both models as ``infer`` and ``validate`` take them, each built once."""
+    """Both models as opened sources, each built once."""
 
     torch: Any
     mindspore: Any
@@ -317,9 +318,8 @@ def _open(lock: Lock, folder: Path) -> _Sides:
         source = open_source(_absolute(model.source, folder), framework, model.args)
         # The listing first: running a network may rename its parameters.
         listings[framework] = source.listing()
-        network = source.model()
-        opened[framework] = listings[framework] if network is None else network
-        runnable &= network is not None
+        opened[framework] = source
+        runnable &= source.model() is not None
     return _Sides(opened["torch"], opened["mindspore"], listings, runnable)
 
 
@@ -339,6 +339,7 @@ def _inferred(lock: Lock, sides: _Sides) -> Lock:
     mapping = infer(
         sides.torch,
         sides.mindspore,
+        inputs=(list(lock.inputs) or None) if sides.runnable and not lock.static else None,
         pins=lock.pins,
         static=lock.static,
         ignore_names=lock.ignore_names,
@@ -355,7 +356,17 @@ def _with_mapping(lock: Lock, mapping: ParameterMapping) -> Lock:
 
 
 def _validated(lock: Lock, sides: _Sides) -> Lock:
-    """The lock with what validation says now; without networks it holds the mapping alone."""
+    """The lock with what validation says now; without networks it holds the mapping alone, and what proved it."""
+    proof = lock.mapping.proof
+    if not sides.runnable and proof is not None:  # a trace stands for one of them
+        return dataclasses.replace(
+            lock,
+            inputs=proof.inputs,
+            error=proof.error,
+            tolerance=proof.allowed,
+            exit_code=proof.exit_code,
+            verdict=str(proof),
+        )
     if not sides.runnable:
         return dataclasses.replace(lock, error=None, tolerance=None, exit_code=None, verdict="")
     from automap.validation import validate
@@ -440,6 +451,18 @@ def _drift_of_outputs(old: Lock, now: Lock) -> list[str]:
     return [f"the error grew from {old.error:.2g} to {now.error:.2g} of the scale{allowed}: {now.verdict}"]
 
 
+def _drift_of_proofs(old: Lock, now: Lock) -> list[str]:
+    """A proof that was there and is not any more."""
+    was, proof = old.mapping.proof, now.mapping.proof
+    if was is None or was.status != "proven" or (proof is not None and proof.status == "proven"):
+        return []
+    return [f"the mapping is no longer proven: {'the networks were not run' if proof is None else proof}"]
+
+
+def _proven(mapping: ParameterMapping) -> list[str]:
+    return [", ".join(e.torch) for e in mapping.entries if e.evidence.get("proven")]
+
+
 def _grew(old: Lock, now: Lock) -> bool:
     """Whether a comparison that was locked as failed fails by more than it did."""
     return bool(now.exit_code) and (now.error or 0.0) > _GROWTH * (old.error or 0.0)
@@ -456,6 +479,10 @@ def _notes(old: Lock, now: Lock) -> list[str]:
         names = [p.name for p in before.parameters], [p.name for p in after.parameters]
         if names[0] != names[1] and sorted(names[0]) == sorted(names[1]):
             notes.append(f"the {FRAMEWORK_NAMES[framework]} parameters are listed in another order")
+    proven = set(_proven(now.mapping))
+    lost = [name for name in _proven(old.mapping) if name not in proven]
+    if lost and proven:
+        notes.append(f"{len(lost)} entry or entries are no longer proven by a run: {some(lost)}")
     if now.exit_code == 0 and old.exit_code not in (0, None):
         notes.append(f"the outputs agree now and did not when this was locked; accept it with --update: {now.verdict}")
     elif now.exit_code == 0 and (now.error or 0.0) > 10 * (old.error or 0.0) > 0:

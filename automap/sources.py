@@ -32,6 +32,7 @@ from automap.listing_files import (
 )
 from automap.quiet import quiet_mindspore
 from automap.specs import article, framework_of, is_model
+from automap.trace_file import TraceSource
 
 __all__ = [
     "Sink",
@@ -48,7 +49,7 @@ __all__ = [
 ]
 
 _TORCH_FILES = (".pth", ".pt", ".bin")
-_KNOWN_FILES = (*_TORCH_FILES, ".safetensors", ".ckpt", ".json", ".csv")
+_KNOWN_FILES = (*_TORCH_FILES, ".safetensors", ".ckpt", ".json", ".csv", ".trace")
 
 
 class Source(Protocol):
@@ -91,7 +92,8 @@ def open_source(source: Any, framework: Framework | None, args: Mapping[str, Any
     Args:
         source: one that is open already; a live ``nn.Module`` or ``nn.Cell``; a class or factory of one; a state
             dict (a dict of tensors, parameters or arrays); a ``Listing``; or a text or path: ``module:attr``,
-            ``file.py:attr``, a checkpoint (``.pth .pt .bin .safetensors .ckpt``), or a listing (``.json .csv``).
+            ``file.py:attr``, a checkpoint (``.pth .pt .bin .safetensors .ckpt``), a listing (``.json .csv``), or
+            a PyTorch network's ``.trace``.
         framework: the side that it is given on. None takes the source's own, where it has one: a CSV has not.
         args: keyword arguments for a class or factory.
 
@@ -246,7 +248,7 @@ class _SafetensorsSource:
 
 
 #: What :func:`open_source` gives.
-_OPENED = (_ListingSource, _ModelSource, _TensorSource, _SafetensorsSource)
+_OPENED = (_ListingSource, _ModelSource, _TensorSource, _SafetensorsSource, TraceSource)
 
 
 def _open_object(obj: Any, framework: Framework | None, args: Mapping[str, Any], text: str) -> Source:
@@ -295,7 +297,7 @@ def _open_state(state: Mapping[Any, Any], framework: Framework | None, text: str
 def _open_file(path: Path, text: str, framework: Framework | None) -> Source:
     suffix = path.suffix.lower()
     if not os.path.exists(text):
-        if suffix in _KNOWN_FILES or suffix in (".trace", ".py"):
+        if suffix in (*_KNOWN_FILES, ".py"):
             raise specs.no_file(text)
         raise SourceError(
             f"{text!r} is no source: give a file ({' '.join(_KNOWN_FILES)}), module:attr or file.py:attr", text
@@ -303,7 +305,8 @@ def _open_file(path: Path, text: str, framework: Framework | None) -> Source:
     if path.is_dir() or path.name.lower().endswith(".index.json"):
         raise SourceError(f"{text}: sharded checkpoints cannot be read yet, only single files: merge the shards", text)
     if suffix == ".trace":
-        raise SourceError(f"{text}: traces cannot be read yet: give the model, a checkpoint or a listing", text)
+        check_side("torch", framework, "a trace", text)
+        return TraceSource(path, text)
     if suffix == ".py":
         raise SourceError(f"{text} is a Python file: name the class or factory in it, as {text}:build", text)
     if suffix in (".json", ".csv"):

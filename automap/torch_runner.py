@@ -42,7 +42,11 @@ _NOISE = 1_000_003
 
 
 class Runner:
-    """Runs one PyTorch network; see :class:`automap.running.Runner`."""
+    """Runs one PyTorch network; see :class:`automap.running.Runner`.
+
+    Attributes:
+        settled: by what :meth:`settle` last multiplied the running statistics, by their listed names.
+    """
 
     framework: Framework = "torch"
 
@@ -57,6 +61,7 @@ class Runner:
         self._device = next((t.device for t in self._tensors.values()), torch.device("cpu"))
         self._held = 0
         self._objects = dict(model.named_modules())
+        self.settled: dict[str, float] = {}
         self.modules = {path: _module(path, m, self._tensors) for path, m in self._objects.items()}
 
     def object(self, path: str) -> torch.nn.Module:
@@ -177,18 +182,22 @@ class Runner:
         Statistics that do not fit let the signal of a deep network grow or fade, layer by layer, until its output
         hides what most parameters do. One factor for each layer is enough, and keeps the channels as different as
         they are. Fitting mean and variance of every channel would make rounding errors grow instead. Call it inside
-        :meth:`holding`, which puts the network's own statistics back.
+        :meth:`holding`, which puts the network's own statistics back. Afterwards :attr:`settled` has the factors.
 
         Returns:
             The outputs with the scaled statistics.
         """
+        self.settled.clear()
         settled: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
 
         def before(module: Any, args: tuple[Any, ...]) -> None:
             if module not in settled and args:
                 # At once: what follows in this very run sees the normalised values.
                 energy = args[0].square().mean().clamp_min(1e-4)
-                settled[module] = module.running_mean * energy.sqrt(), module.running_var * energy
+                factors = {"running_mean": energy.sqrt(), "running_var": energy}
+                mean, variance = (getattr(module, name) * factor for name, factor in factors.items())
+                settled[module] = mean, variance
+                self.settled.update((listed[module, name], float(factor)) for name, factor in factors.items())
                 put(module)
 
         def put(module: Any) -> None:
@@ -196,6 +205,7 @@ class Runner:
             module.running_mean.copy_(mean)
             module.running_var.copy_(variance)
 
+        listed = {(m, a): n for path, m in self._objects.items() for a, n in self.modules[path].own}
         hooks = [
             module.register_forward_pre_hook(before)
             for module in self.model.modules()

@@ -20,7 +20,7 @@ from automap.graph import Listing
 from automap.identification import LOOSE
 from automap.mapping import Mapping as ParameterMapping
 from automap.power import Allowed, Power, Weight
-from automap.probing import Probe
+from automap.probing import Probe, guess_inputs
 from automap.running import Forward, Inputs, Visit
 from automap.running import Runner as AnyRunner
 from automap.seeding import seeded_weights
@@ -123,6 +123,16 @@ class Witness(Protocol):
         """Why a port differs, or None where PyTorch cannot be run for that; inside the run's testimony."""
 
 
+def guesses(listing: Listing, runner: Runner, forward: Forward | None) -> Iterator[Probe]:
+    """Inputs that a PyTorch network may take, the likeliest first."""
+    from automap.validation import demanded
+
+    # A forward of the user's takes the model, too.
+    wanted = demanded(runner.model.forward if forward is None else forward) - (forward is not None)
+    for guess in guess_inputs(listing, wanted):
+        yield Probe(guess.specs)
+
+
 class Live:
     """A PyTorch network that can run here.
 
@@ -134,7 +144,7 @@ class Live:
         weights: tensors by name instead of seeded ones.
         forward: instead of the network's own.
         kernel_noise: see :meth:`automap.torch_runner.Runner.run_with_noise`.
-        floor: the least that fingerprints of equal values may differ by.
+        coarsest: element types of the other network, which fingerprints have to bear with.
     """
 
     def __init__(

@@ -26,6 +26,7 @@ PUBLIC = [
     "open_source",
     "validate",
     "write_lock",
+    "write_trace",
 ]
 
 

@@ -10,9 +10,10 @@ import pytest
 
 from automap import inference, regression
 from automap.errors import LockError, PinError, SourceError
-from automap.graph import Listing
+from automap.evidence import Proof
 from automap.mapping import Entry, Mapping, Side, Unmatched
 from automap.regression import CheckReport, check, junit_xml, read_lock, write_lock
+from automap.sources import Source
 from automap.transforms import from_text
 
 Rows = list[tuple[str, list[int]]]
@@ -37,8 +38,9 @@ class Infer:
         self.transforms: dict[str, str] = {}
         self.options: dict[str, Any] = {}
 
-    def __call__(self, torch: Listing, mindspore: Listing, **options: Any) -> Mapping:
+    def __call__(self, left: Source, right: Source, **options: Any) -> Mapping:
         self.options = options
+        torch, mindspore = left.listing(), right.listing()
         homes = {p.name: q.name for p, q in zip(torch, mindspore, strict=False)}
         if self.swapped is not None:
             a, b = self.swapped
@@ -138,7 +140,7 @@ def test_what_inference_was_told_is_kept(tmp_path: Path, infer: Infer):
     assert read_lock(path) == written
     infer.options = {}
     check(path)
-    assert infer.options == {"pins": ("a=b",), "static": True, "ignore_names": True, "seed": 7}
+    assert infer.options == {"inputs": None, "pins": ("a=b",), "static": True, "ignore_names": True, "seed": 7}
 
 
 def test_a_mapping_at_hand_is_not_inferred_again(tmp_path: Path, infer: Infer):
@@ -355,7 +357,7 @@ def networks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     def by_position(torch: Any, mindspore: Any, **options: Any) -> Mapping:
         from automap.sources import open_source
 
-        return Infer()(open_source(torch, "torch").listing(), open_source(mindspore, "mindspore").listing())
+        return Infer()(open_source(torch, "torch"), open_source(mindspore, "mindspore"))
 
     monkeypatch.setattr(inference, "infer", by_position, raising=False)
     (tmp_path / "net.py").write_text(NETWORKS)
@@ -414,3 +416,26 @@ def test_a_network_whose_parameters_change(networks: Path):
     assert report.drift == ()
     report = edited(networks, "self.fc = ms.nn.Dense(4, 3)", "self.fc = ms.nn.Dense(4, 3, has_bias=False)")
     assert report.drift[0] == "MindSpore parameter fc.bias disappeared"
+
+
+# -- the proof ---------------------------------------------------------------------------------------------------------
+
+
+def held(status: str, proven: str) -> regression.Lock:
+    """A lock of two entries, with what running the networks said."""
+    entries = [Entry((n,), (n,), evidence={"proven": "forward" if n in proven else None}) for n in "ab"]
+    mapping = Mapping(Side("t", 2, ""), Side("m", 2, ""), tuple(entries), proof=Proof(status, seeds=(0, 1)))
+    return regression.Lock(regression.Model("t", {}), regression.Model("m", {}), mapping)
+
+
+def test_a_proof_that_is_lost_is_drift():
+    told = regression._drift_of_proofs(held("proven", "ab"), held("open", ""))
+    assert told == ["the mapping is no longer proven: not proven: the outputs differ"]
+    assert regression._drift_of_proofs(held("open", ""), held("proven", "ab")) == []
+    assert regression._drift_of_proofs(regression.Lock(*[regression.Model("x", {})] * 2), held("open", "")) == []
+
+
+def test_an_entry_that_is_no_longer_proven_is_a_note():
+    notes = regression._notes(held("proven", "ab"), held("proven", "b"))
+    assert notes == ["1 entry or entries are no longer proven by a run: a"]
+    assert regression._drift_of_proofs(held("proven", "ab"), held("proven", "b")) == []
