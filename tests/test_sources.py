@@ -259,9 +259,9 @@ def test_listing_as_a_source():
         ("net.pth", "there is no file net.pth: check the path (the working folder is {here})"),
         ("a/net.csv", "there is no file a/net.csv: check the path (the working folder is {here})"),
         ("net.trace", "there is no file net.trace: check the path (the working folder is {here})"),
-        ("resnet50", "'resnet50' is no source: give a file (.pth .pt .bin .safetensors .ckpt .json .csv), module:attr or file.py:attr"),
-        ("", "'' is no source: give a file (.pth .pt .bin .safetensors .ckpt .json .csv), module:attr or file.py:attr"),
-        ("x" * 5000, f"'{'x' * 5000}' is no source: give a file (.pth .pt .bin .safetensors .ckpt .json .csv), module:attr or file.py:attr"),
+        ("resnet50", "'resnet50' is no source: give a file (.pth .pt .bin .safetensors .ckpt .json .csv .trace), module:attr or file.py:attr"),
+        ("", "'' is no source: give a file (.pth .pt .bin .safetensors .ckpt .json .csv .trace), module:attr or file.py:attr"),
+        ("x" * 5000, f"'{'x' * 5000}' is no source: give a file (.pth .pt .bin .safetensors .ckpt .json .csv .trace), module:attr or file.py:attr"),
     ],
     ids=["pth", "csv", "trace", "word", "empty", "long"],
 )  # fmt: skip
@@ -274,15 +274,14 @@ def test_forms_that_come_later():
     later = "sharded checkpoints cannot be read yet, only single files: merge the shards"
     assert refusal("shards") == f"shards: {later}"
     assert refusal(file("model.safetensors.index.json", "{}")) == f"model.safetensors.index.json: {later}"
-    assert (
-        refusal(file("t.trace", "x")) == "t.trace: traces cannot be read yet: give the model, a checkpoint or a listing"
-    )
+    damaged = "t.trace is no trace, or a damaged one: it is a text file; write it anew with automap trace"
+    assert refusal(file("t.trace", "x")) == damaged
 
 
 def test_files_that_are_no_source():
     assert refusal(file("net.py", "")) == "net.py is a Python file: name the class or factory in it, as net.py:build"
     assert refusal(file("net.onnx", "x")) == (
-        "net.onnx has no extension that automap reads (.pth .pt .bin .safetensors .ckpt .json .csv)"
+        "net.onnx has no extension that automap reads (.pth .pt .bin .safetensors .ckpt .json .csv .trace)"
     )
     assert refusal(file("l.csv", "name\na\n"), args={"depth": 3}) == "l.csv is a file and takes no arguments (depth)"
 
