@@ -297,9 +297,9 @@ def _next_steps(mapping: Mapping, output: str, torch: str, mindspore: str, prove
         steps.append(("settle it", f"automap infer … --pin {shlex.quote(pin)}"))
     both = f"{shlex.quote(torch)} {shlex.quote(mindspore)}"
     if not proven and all(":" in source for source in (torch, mindspore)):
-        compared = mapping.proof is not None and mapping.proof.status in ("open", "differs")
-        what = "compare what they answer" if compared else "run both networks"
-        steps.append((what, f"automap validate {file} {both}"))
+        differs = mapping.proof is not None and mapping.proof.status in ("open", "differs")
+        what, flag = ("find out what differs", " --per-layer") if differs else ("run both networks", "")
+        steps.append((what, f"automap validate {file} {both}{flag}"))
     if not mapping.needs_review:
         checkpoint = torch if torch.endswith((".pth", ".pt", ".bin", ".safetensors")) else "CHECKPOINT.pth"
         target = shlex.quote(f"{Path(checkpoint).stem}.ckpt")

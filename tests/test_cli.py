@@ -386,6 +386,8 @@ def test_validate_exits_as_the_validation_says(command, monkeypatch, mapping, st
         "hessian_eigenvalue": False,
         "per_layer": False,
     }
+    command("validate", mapping, "a:b", "c:d", "--per-layer")
+    assert seen["per_layer"] is True
     for flags, expected in (
         (["--grad"], (True, 0, False)),
         (["--curvature"], (False, True, False)),
