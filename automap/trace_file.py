@@ -58,6 +58,7 @@ class Record:
         own: values that are in no weights, such as tables that the network computes.
         account: of the first run.
         outputs: of each run.
+        spreads: of each run, how far rounding and the error of kernels move each output.
         weight: what matters for the outputs, by the element type whose tolerance they were judged by.
         activations: what every call saw and gave, as members of the zip, or None.
         noise: which errors of MindSpore's kernels the tolerances allow for, by the operation's name in ATen and the
@@ -75,6 +76,7 @@ class Record:
     own: dict[str, Array]
     account: Account
     outputs: tuple[Any, ...]
+    spreads: tuple[dict[str, float], ...]
     weight: dict[str, Weight]
     activations: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] | None = None
     noise: dict[str, list[float]] = field(default_factory=dict)
@@ -145,11 +147,12 @@ class Recorded:
         self.record, self.path, self._weights = record, path, weights
         self.listing, self.dtype, self.seeds = record.listing, record.dtype, record.seeds
         self.described = record.probe.describe()
+        self._run = 0
         self._least = max((5 * TOLERANCE.get(d, 0.0) for d in coarsest), default=0.0)
 
     @contextmanager
     def testimony(self, run: int) -> Iterator[Testimony]:
-        seed, record = self.seeds[run], self.record
+        seed, record, self._run = self.seeds[run], self.record, run
         values = dict(record.own)
         values |= self._weights if self._weights is not None else seeded_weights(self.listing, seed)
         for name, factor in record.settled[run].items():
@@ -159,6 +162,9 @@ class Recorded:
     def account(self) -> Account:
         account = self.record.account
         return Account(account.trace, tuple(max(t, self._least) for t in account.tolerance), account.spread)
+
+    def spread(self, testimony: Testimony) -> dict[str, float]:
+        return self.record.spreads[self._run]
 
     def feed(self, activations: Activations) -> Feed | None:
         members = self.record.activations
@@ -177,7 +183,7 @@ class Recorded:
         pairs = pair(testimony.outputs, testimony.outputs).pairs
         floats = [(where, a) for where, a, _ in pairs if a.dtype.kind in "fc"]
         kinds = sorted(self.record.weight, key=lambda kind: TOLERANCE[kind])
-        spread = self.record.account.spread
+        spread = greatest(self.record.spreads)
         for kind in kinds:
             if all(allowed(w, a) <= 1.001 * tolerated(kind, spread, w, a) for w, a in floats):
                 return self.record.weight[kind]
@@ -188,6 +194,11 @@ def tolerated(dtype: str, spread: Mapping[str, float], where: str, output: Array
     """What outputs may differ by if the coarsest element type on the way is this one."""
     table = max(TOLERANCE.get(dtype, 0.0), TOLERANCE.get(output.dtype.name, 0.0))
     return max(table * scale_of(output), SPREAD * spread.get(where, 0.0))
+
+
+def greatest(spreads: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The greatest spread of each output in any run."""
+    return {where: max(s.get(where, 0.0) for s in spreads) for where in dict.fromkeys(w for s in spreads for w in s)}
 
 
 def scaled(array: Array, factor: float) -> Array:
@@ -239,7 +250,7 @@ def write(record: Record, path: str | Path, activations: Mapping[str, Callable[[
         "weights": {"fingerprint": record.weights, "given": record.given, "settled": record.settled},
         "own": {name: _own(name, a, i, kept) for i, (name, a) in enumerate(record.own.items())},
         "noise": record.noise,
-        "spread": account.spread,
+        "spreads": record.spreads,
         "weight": {k: {"idle": sorted(w.idle), "alike": w.alike} for k, w in record.weight.items()},
         "outputs": [nested(out, f"outputs/{run}") for run, out in enumerate(record.outputs)],
         "trace": _trace_to_json(account.trace),
@@ -289,7 +300,8 @@ def _trace_to_json(trace: Trace) -> dict[str, Any]:
 
 
 def _print(f: Fingerprint) -> list[Any]:
-    return [f.size, *map(_short, f.stats), *([1] if f.whole else [])]
+    axes = [[n, _short(place), _short(spread)] for n, place, spread in f.axes]
+    return [f.size, *map(_short, f.stats), int(f.whole), *axes]
 
 
 def _short(number: float) -> float:
@@ -360,6 +372,7 @@ def _record(d: dict[str, Any], file: zipfile.ZipFile, text: str) -> Record:
     if len(tolerance) != len(trace.calls):
         raise ValueError(f"{len(trace.calls)} calls have {len(tolerance)} tolerances")
     activations = d["activations"]
+    spreads = tuple({k: float(v) for k, v in s.items()} for s in d["spreads"])
     return Record(
         listing=listing,
         dtype=str(d["dtype"]),
@@ -369,8 +382,9 @@ def _record(d: dict[str, Any], file: zipfile.ZipFile, text: str) -> Record:
         given=bool(d["weights"]["given"]),
         settled=tuple(dict(s) for s in d["weights"]["settled"]),
         own={name: array(entry) for name, entry in d["own"].items()},
-        account=Account(trace, tolerance, {k: float(v) for k, v in d["spread"].items()}),
+        account=Account(trace, tolerance, spreads[0]),
         outputs=tuple(map(nested, d["outputs"])),
+        spreads=spreads,
         weight={
             kind: Weight(frozenset(w["idle"]), tuple((a, b) for a, b in w["alike"])) for kind, w in d["weight"].items()
         },
@@ -402,8 +416,8 @@ def _trace_from_json(d: dict[str, Any]) -> Trace:
 
 
 def _unprint(row: list[Any]) -> Fingerprint:
-    size, *stats = row
-    a, b, c, d, e, f, *whole = map(float, stats)
-    if any(math.isnan(x) for x in (a, b, c, d, e, f)):
+    size, a, b, c, d, e, f, whole, *axes = row
+    stats = (float(a), float(b), float(c), float(d), float(e), float(f))
+    if any(map(math.isnan, stats)):
         raise ValueError("a fingerprint has no numbers")
-    return Fingerprint(int(size), (a, b, c, d, e, f), bool(whole))
+    return Fingerprint(int(size), stats, bool(whole), tuple((int(n), float(x), float(y)) for n, x, y in axes))

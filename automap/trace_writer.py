@@ -20,7 +20,7 @@ from automap.power import Weight
 from automap.probing import InputsLike, Probe, open_inputs
 from automap.running import NOISE_BINS, Forward
 from automap.seeding import seeded_weights
-from automap.trace_file import Record, TraceSource, tolerated
+from automap.trace_file import Record, TraceSource, greatest, tolerated
 from automap.weights import fingerprint, fitting
 from automap.witness import RUNS, Feed, Live, guesses
 
@@ -133,6 +133,7 @@ class _Recording:
     def write(self, path: str | Path, activations: bool) -> None:
         outputs: list[Any] = []
         settled: list[dict[str, float]] = []
+        spreads: list[dict[str, float]] = []
         own: dict[str, Array] = {}
         weight: dict[str, Weight] = {}
         first = seeded_weights(self.listing, self.live.seeds[0]) if self.given is None else self.given
@@ -144,6 +145,7 @@ class _Recording:
                 with self.live.testimony(run) as testimony:
                     outputs.append(testimony.outputs)
                     settled.append(dict(self.runner.settled))
+                    spreads.append(self.live.account().spread if run == 0 else self.live.spread(testimony))
                     if run == 0:
                         own = {p.name: self.runner.value(p.name).copy() for p in self.listing if p.name not in first}
                         feed = self.live.feed(file) if activations else None
@@ -152,7 +154,7 @@ class _Recording:
                             kept = _members(feed, len(self.live.account().trace.calls), members)
                     if run == RUNS - 1:
                         self.say("Looking for parameters without an effect")
-                        spread = self.live.account().spread
+                        spread = greatest(spreads)
                         weight = {
                             kind: self.live.weight(testimony, functools.partial(tolerated, kind, spread))
                             for kind in _kinds(self.live.dtype)
@@ -168,6 +170,7 @@ class _Recording:
                 own=own,
                 account=self.live.account(),
                 outputs=tuple(outputs),
+                spreads=tuple(spreads),
                 weight=weight,
                 activations=kept,
                 noise={name: list(sizes) for name, sizes in TYPICAL_NOISE.items()},

@@ -113,6 +113,9 @@ class Witness(Protocol):
     def account(self) -> Account:
         """What is known about the first run; inside its testimony."""
 
+    def spread(self, testimony: Testimony) -> dict[str, float]:
+        """How far rounding, and the error of kernels, move each output of this run; inside its testimony."""
+
     def feed(self, activations: Activations) -> Feed | None:
         """What every module saw and gave in the first run, or None where it is not to be had; inside its testimony."""
 
@@ -201,15 +204,17 @@ class Live:
             for k, (a, b) in enumerate(zip(trace.calls, other.calls, strict=True)):
                 moves = [d for d in (apart(a.inputs, b.inputs), apart(a.outputs, b.outputs)) if d < math.inf]
                 tolerance[k] = min(max([least, *(SPREAD * d for d in moves)]), max(least, LOOSE / 5))
-        spread: dict[str, float] = {}
-        for where, x, y in comparison.pair(outputs, moved).pairs:
-            if x.shape == y.shape and x.dtype.kind in "fc":
-                with np.errstate(invalid="ignore"):
-                    spread[where] = comparison.scale_of(np.abs(x - y))
-        return Account(trace, tuple(tolerance), spread)
+        return Account(trace, tuple(tolerance), _spread(outputs, moved))
 
     def _run_with_noise(self, seed: int, inputs: Inputs, forward: Forward | None, watch: Any) -> Any:
         return self.runner.run_with_noise(inputs, seed, self._kernel_noise(), forward, watch)
+
+    def spread(self, testimony: Testimony) -> dict[str, float]:
+        try:
+            moved = self._run_with_noise(self.seeds[-1], testimony.inputs, self._forward, None)
+        except AutomapError:
+            return {}
+        return _spread(testimony.outputs, moved)
 
     def feed(self, activations: Activations) -> Feed | None:
         kept: list[tuple[list[Kept], list[Kept]]] = []
@@ -254,3 +259,13 @@ class Live:
             port.spread,
         )
         return consultation.ask(case, port.comparisons, False, "", 1)
+
+
+def _spread(outputs: Any, moved: Any) -> dict[str, float]:
+    """How far each output has moved."""
+    spread: dict[str, float] = {}
+    for where, x, y in comparison.pair(outputs, moved).pairs:
+        if x.shape == y.shape and x.dtype.kind in "fc":
+            with np.errstate(invalid="ignore"):
+                spread[where] = comparison.scale_of(np.abs(x - y))
+    return spread

@@ -89,7 +89,7 @@ def files(tmp_path, monkeypatch) -> Path:
 def record(**changes: object) -> Record:
     """A record of all that a file has to hold, of no real network."""
     parameters = (Param("a.weight", (2, 3), "bfloat16", owner="Linear"), Param("a.table", (2,), "bfloat16", "buffer"))
-    print_ = Fingerprint(6, (0.1, 0.25, 0.5, 0.125, -1.0, 1.0))
+    print_ = Fingerprint(6, (0.1, 0.25, 0.5, 0.125, -1.0, 1.0), axes=((2, 0.5, 0.25), (3, -1.0, 2.0)))
     trace = Trace(
         ("a.weight", "a.table"),
         {"a": Module("a", "Linear", (("weight", "a.weight"), ("table", "a.table")))},
@@ -107,6 +107,7 @@ def record(**changes: object) -> Record:
         "settled": ({"a.weight": 0.1}, {}),
         "own": {"a.table": cast(np.float32([0.5, 3]), "bfloat16")[0], "n": np.asarray(2**40, "int64")},
         "account": Account(trace, (1e-3, 2e-3), {"output": 1e-7}),
+        "spreads": ({"output": 1e-7}, {"output": 2e-7}),
         "outputs": ({"b": np.float32([1, np.inf]), "a": (None, "a word")}, (np.zeros((0, 2)),)),
         "weight": {"bfloat16": Weight(frozenset({"a.table"}), (("a.weight", "b"),))},
         "noise": {"tanh": [1e-4]},
@@ -139,6 +140,7 @@ def test_what_is_written_is_read(tmp_path):
         elif name == "probe":
             values = [(x.items, x.names) for x in values]
         assert same(*values), name
+    assert [f.axes for c in after.account.trace.calls for f in c.outputs] == [((2, 0.5, 0.25), (3, -1.0, 2.0))]
     rest = {"own": {}, "outputs": (), "probe": None, "listing": None}
     assert replace(before, **rest) == replace(after, **rest)
     assert after.listing.source == str(path)
@@ -172,7 +174,7 @@ def rewritten(path: Path, **changes: object) -> None:
     [
         ({"format": "automap-trace/2"}, "its format is 'automap-trace/2', this automap reads 'automap-trace/1'"),
         ({"format": None}, "its format is None"),
-        ({"spread": None}, "it lacks 'spread'"),
+        ({"spreads": None}, "it lacks 'spreads'"),
         ({"tolerance": [1e-3]}, "2 calls have 1 tolerances"),
         ({"trace": []}, "is damaged"),
         ({"seeds": ["x"]}, "is damaged"),
