@@ -39,7 +39,8 @@ def verdict(mapping: Mapping, proof: Proof) -> str:
     if proof.status == "proven":
         words = str(proof).removeprefix("proven by running both networks: ")
         return f"proven {proven(mapping)} of {len(mapping)}: {words}"
-    return str(proof)
+    n = proven(mapping)
+    return f"{proof}; proven {n} of {len(mapping)} with that repaired" if n else str(proof)
 
 
 def idle(mapping: Mapping) -> list[Group]:
@@ -63,10 +64,9 @@ def of_entry(mapping: Mapping, entry: Entry) -> list[str]:
         ran = entry.evidence.get("proven")
         return ["proven by running both networks"] if ran else ["not proven: the networks were not run"]
     if entry.evidence.get("proven"):
-        return [
-            "proven: the outputs of both networks agree, and move if this parameter does",
-            *_twins(proof, entry.torch),
-        ]
+        once = "" if proof.status == "proven" else " once what differs is repaired"
+        words = f"proven: the outputs of both networks agree{once}, and move if this parameter does"
+        return [words, *_twins(proof, entry.torch)]
     if any(name in proof.not_exercised for name in entry.torch):
         return [f"not proven: it is not exercised, {_IDLE}"]
     if twins := _twins(proof, entry.torch):

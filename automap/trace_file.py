@@ -32,7 +32,7 @@ from automap.running import Module
 from automap.seeding import seeded_weights
 from automap.tracing import Call, Fingerprint, Trace
 from automap.weights import fingerprint, some
-from automap.witness import SPREAD, Account, Feed, Testimony
+from automap.witness import SPREAD, Account, Feed, Port, Testimony
 
 FORMAT = "automap-trace/1"
 
@@ -188,6 +188,9 @@ class Recorded:
             if all(allowed(w, a) <= 1.001 * tolerated(kind, spread, w, a) for w, a in floats):
                 return self.record.weight[kind]
         return self.record.weight[kinds[-1]]
+
+    def examine(self, testimony: Testimony, port: Port) -> None:
+        return None  # layers are examined by running PyTorch's
 
 
 def tolerated(dtype: str, spread: Mapping[str, float], where: str, output: Array) -> float:

@@ -489,7 +489,8 @@ def test_a_summary_tells_what_differs():
     mapping = proven(status="differs", findings=(finding,), not_exercised=(), alike=(), repaired=1e-7)
     lines = summary(mapping).split("\n")
     assert lines[4].startswith("the mapping holds, but the networks differ: off by less than 1e-06")
-    assert lines[4].endswith("; with all of it repaired: less than 1e-07")
+    assert lines[4].endswith("; with all of it repaired: less than 1e-07; proven 2 of 5 with that repaired")
+    assert "agree once what differs is repaired, and move" in explain(mapping, "layers.0.norm1.weight")
     assert lines[5].strip() == finding
     assert "to review" in lines[6]
 
