@@ -21,7 +21,7 @@ import numpy as np
 
 from automap.activations import Activations
 from automap.comparison import TOLERANCE, pair, scale_of
-from automap.dtypes import BFLOAT16, Array, cast, dtype_name, widen
+from automap.dtypes import BFLOAT16, Array, cast, dtype_name, is_float, widen
 from automap.errors import AutomapError, SourceError
 from automap.files import nature, replacing
 from automap.graph import Framework, Listing
@@ -111,8 +111,8 @@ class TraceSource:
             f"{len(record.listing)} PyTorch parameters; {len(record.account.trace.calls)} calls on {on}, seeds {seeds}",
             f"inputs {', '.join(record.probe.describe())}",
         ]
-        if last.idle:
-            names = [p.name for p in record.listing if p.name in last.idle]
+        names = [p.name for p in record.listing if p.name in last.idle and is_float(p.dtype or "float32")]
+        if names:
             lines.append(f"not exercised {len(names)}: {some(names)}")
         return "\n".join(lines)
 
