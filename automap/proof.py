@@ -422,14 +422,17 @@ class Prover:
         differs = bool(known) and len(known) == len(self.opinions) and set(known) == {3}
         reason = ""
         if not self._agree() and not differs:
-            form = next((c for c in self.comparisons if c.problem in ("shape", "structure")), None)
+            form = next((c for c in self.comparisons if c.problem in ("shape", "structure", "not a number")), None)
             reason = form.words if form is not None else ""
             if not reason and found.apart:
                 reason = f"the first cell that sees what PyTorch does not have is {found.apart[0] or 'the network'}"
-        weight = weight or Weight()
         mapped = {self._first(name) for e in mapping.entries for name in e.torch}
+        idle = weight is not None and mapped and mapped <= weight.idle
+        if idle:
+            reason = "nothing in the mapping has an effect on the outputs"
+        weight = weight or Weight()
         return Proof(
-            "proven" if self._agree() else "differs" if differs else "open",
+            "proven" if self._agree() and not idle else "differs" if differs else "open",
             reason,
             self.witness.seeds,
             self.witness.described,

@@ -307,7 +307,10 @@ class _KernelNoise(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
 @contextmanager
 def _unchanged(model: torch.nn.Module, some: list[torch.Tensor] | None = None) -> Iterator[None]:
     """Weights (or only ``some``), training flags and random state as they were, afterwards."""
-    modules = [(m, m.training, dict(m._parameters), dict(m._buffers)) for m in model.modules()]
+    # A scripted module has no places that a run could put other tensors in.
+    plain = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
+    before = [(now, dict(now)) for m in plain for now in (m._parameters, m._buffers)]
+    training = [(m, m.training) for m in model.modules()]
     every = (*model.parameters(), *model.buffers()) if some is None else some
     tensors = {id(t): t for t in every}
     values = [(t, t.detach().clone()) for t in tensors.values() if not torch.nn.parameter.is_lazy(t)]
@@ -316,11 +319,11 @@ def _unchanged(model: torch.nn.Module, some: list[torch.Tensor] | None = None) -
         try:
             yield
         finally:
-            for module, training, params, buffers in modules:
-                module.training = training
-                for now, before in ((module._parameters, params), (module._buffers, buffers)):
-                    now.clear()
-                    now.update(before)
+            for module, flag in training:
+                module.training = flag
+            for now, then in before:
+                now.clear()
+                now.update(then)
             with torch.no_grad():
                 for tensor, value in values:
                     tensor.copy_(value)
@@ -333,9 +336,14 @@ def _shared(array: Array) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def _own(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(recurse=False, remove_duplicate=False)
+    yield from module.named_buffers(recurse=False, remove_duplicate=False)
+
+
 def _module(path: str, module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> Module:
     prefix = f"{path}." if path else ""
-    names = [*module._parameters, *module._buffers]
+    names = [n for n, _ in _own(module)]
     return Module(path, type(module).__name__, tuple((n, prefix + n) for n in names if prefix + n in tensors))
 
 

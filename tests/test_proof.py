@@ -221,7 +221,7 @@ def test_only_under_the_second_seed() -> None:
     [
         (lambda n, x: n.b(n.a(x).tanh())[:2], "shape"),
         (lambda n, x: (n.b(n.a(x).tanh()), x), "2 in MindSpore"),
-        (lambda n, x: n.b(n.a(x).tanh()) * float("nan"), ""),
+        (lambda n, x: n.b(n.a(x).tanh()) * float("nan"), "not a number"),
         (lambda n, x: n.a(x) * 0 + x, ""),
         (lambda n, x: None, ""),
     ],
@@ -330,6 +330,8 @@ def test_a_dead_output() -> None:
     port = mindspore_net(lambda n, x: n.b(n.a(x)) * 0, a=dense(), b=dense())
     mapping = infer(torch, port, inputs="float32[3,6]")
     assert mapping.proof is not None
+    assert (mapping.proof.status, mapping.proof.exit_code) == ("open", 1)
+    assert "nothing in the mapping has an effect" in mapping.proof.reason
     assert set(mapping.proof.not_exercised) == {"a.weight", "a.bias", "b.weight", "b.bias"}
     assert {e.evidence["proven"] for e in mapping.entries} == {None}
 
@@ -400,3 +402,48 @@ def test_values_far_beyond_the_layers_of_a_mask() -> None:
     mapping = infer(torch, port, inputs="float32[3,6]")
     assert mapping.proof is not None
     assert mapping.proof.status == "proven", mapping.proof
+
+
+@frameworks
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_a_scripted_network() -> None:
+    """Its modules are called where nobody sees it; the outputs prove the mapping all the same."""
+    import torch as pt
+    from mindspore import nn
+
+    net = pt.jit.script(pt.nn.Sequential(linear(), pt.nn.BatchNorm1d(6), linear()))
+    state = {name: t.clone() for name, t in net.state_dict().items()}
+    port = nn.SequentialCell(dense(), nn.BatchNorm1d(6), dense())
+    mapping = infer(net, port, inputs="float32[3,6]")
+    assert mapping.proof is not None
+    assert mapping.proof.status == "proven", mapping.proof
+    assert {e.evidence["proven"] for e in mapping.entries} == {"forward"}
+    assert net.training
+    assert all(pt.equal(t, state[name]) for name, t in net.state_dict().items())
+
+
+@frameworks
+def test_networks_inside_wrappers() -> None:
+    """What wraps a network changes the names, and what is compiled is watched as it is."""
+    import torch as pt
+
+    pair = two_layers()
+    for wrapped in (torch_net(lambda n, x: n.module(x), module=pair.torch), pt.compile(pair.torch, backend="eager")):
+        proof = infer(wrapped, pair.mindspore, inputs="float32[3,6]").proof
+        assert proof is not None
+        assert proof.status == "proven"
+
+
+@frameworks
+def test_three_that_are_added() -> None:
+    torch = torch_net(
+        lambda n, x: n.d(n.a(x) + n.b(x * x) + n.c(x.abs())), a=linear(), b=linear(), c=linear(), d=linear()
+    )
+    port = mindspore_net(
+        lambda n, x: n.d(n.c(x.abs()) + n.a(x) + n.b(x * x)), a=dense(), b=dense(), c=dense(), d=dense()
+    )
+    mapping = infer(torch, port, inputs="float32[3,6]")
+    assert mapping.proof is not None
+    assert mapping.proof.status == "proven"
+    assert {n for pair in mapping.proof.alike for n in pair} == {"a.bias", "b.bias", "c.bias"}
+    assert {e.torch[0] for e in mapping.entries if e.evidence["proven"] is None} == {"a.bias", "b.bias", "c.bias"}
