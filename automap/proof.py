@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 #: Exchanges that are tried of parameters that no cell tells.
 MOST_EXCHANGES = 12
 
+#: Causes between layers or inside them that no wrong mapping looks like.
+PORTS_OWN = frozenset({"activation", "alpha", "dropout", "gelu", "pooling", "residual"})
+
 #: Makes the mapping anew: it is given what running the networks has settled.
 Settle = Callable[[Sequence[Way]], Mapping]
 
@@ -180,12 +183,21 @@ class Prover:
         self.opinions.append(self.witness.examine(testimony, port))
 
     def _explained(self) -> bool:
-        """Whether all that differs was found, and the outputs agree once it is repaired."""
+        """Whether all that differs was found, and is the port's, and the outputs agree once it is repaired."""
         allowed = min((c.allowed / c.scale for c in self.comparisons if c.scale), default=0.0)
-        return all(
+        return self._port_differs() and all(
             o is not None and o.exit_code == 3 and o.repaired is not None and o.repaired <= allowed
             for o in self.opinions
         )
+
+    def _port_differs(self) -> bool:
+        """Whether every cause is one of the port, and none could as well be a wrong mapping.
+
+        Layers that are exchanged in the mapping look like layers that run in another order; and where PyTorch's own
+        values took the place of the port's, anything before them would do.
+        """
+        findings = [f for o in self.opinions if o is not None for f in o.findings]
+        return all(f.kind in ("setting", "training") or f.cause in PORTS_OWN for f in findings)
 
     # --------------------------------------------------------------------------------------------------- identification
 
@@ -419,7 +431,7 @@ class Prover:
         numbers = [c for c in self.comparisons if c.problem in ("", "values", "not a number")]
         opinion = next((o for o in self.opinions if o is not None), None)
         known = [o.exit_code for o in self.opinions if o is not None]
-        differs = bool(known) and len(known) == len(self.opinions) and set(known) == {3}
+        differs = bool(known) and len(known) == len(self.opinions) and set(known) == {3} and self._port_differs()
         reason = ""
         if not self._agree() and not differs:
             form = next((c for c in self.comparisons if c.problem in ("shape", "structure", "not a number")), None)
