@@ -13,10 +13,10 @@ from automap.activations import Kept, may_be
 from automap.diagnosis import Diagnosis, Patient, after, fit_or, words_of
 from automap.dtypes import Array
 from automap.errors import AutomapError
-from automap.examination import Edit, Fault, Run, Seen
 from automap.experiments import Explanation, explain, name_of
 from automap.recording import SAME, Call, distance, fit
 from automap.settings import Layer
+from automap.sightings import Edit, Fault, Run, Seen
 
 #: So many values before a fault are tried for what lies between.
 _VALUES = 24

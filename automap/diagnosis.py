@@ -12,12 +12,12 @@ from rapidfuzz import fuzz
 
 from automap.activations import Activations, Kept, may_be
 from automap.dtypes import Array
-from automap.examination import Edit, Fault, Key, Run, Seen, replaced
 from automap.experiments import Explanation
 from automap.findings import Kind
 from automap.recording import SAME, Call, Observed, distance, fit
 from automap.running import Forward, Inputs, Runner
 from automap.settings import Layer
+from automap.sightings import Edit, Fault, Key, Run, Seen, replaced
 
 
 class Tools(Protocol):

@@ -10,13 +10,14 @@ from automap.between import Between
 from automap.diagnosis import Diagnosis, Patient
 from automap.dtypes import Array
 from automap.errors import AutomapError
-from automap.examination import Edit, Examination, Fault, Key, Run
+from automap.examination import Examination
 from automap.findings import Finding, effect, places
 from automap.inside import Inside
 from automap.orders import exchanges, join, swaps
 from automap.recording import distance, fit, record
 from automap.running import Forward, Inputs
 from automap.settings import SETTINGS, show
+from automap.sightings import Edit, Fault, Key, Run
 
 #: How often the network is run again for another order of cells.
 _ORDERS = 4

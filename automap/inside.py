@@ -11,11 +11,11 @@ import numpy as np
 from automap.activations import may_be
 from automap.diagnosis import Diagnosis, Patient, words_of
 from automap.dtypes import Array
-from automap.examination import Edit, Fault, Key
 from automap.experiments import Explanation, explain
 from automap.findings import Kind
-from automap.recording import SAME, Call
+from automap.recording import SAME, Call, distance
 from automap.settings import Difference, Layer, changes, differences
+from automap.sightings import Edit, Fault, Key
 
 #: Of so many parameters every order is tried.
 _PLACES = 4
@@ -180,6 +180,9 @@ class Inside:
             self.patient.feed_output(diagnosis, key)
             diagnosis.same = ("order", layer.kind, words_of(key[0]))
             return
+        if self._zero_filled(diagnosis, fault, call):
+            self.patient.feed_output(diagnosis, key)
+            return
         if cell is not None and self._transposed(diagnosis, fault, proceed, args, kwargs):
             return
         if cell is not None and self._misplaced(diagnosis, fault, call, proceed, args, kwargs):
@@ -225,6 +228,23 @@ class Inside:
                 )
                 return True
         return False
+
+    def _zero_filled(self, diagnosis: Diagnosis, fault: Fault, call: Call) -> bool:
+        """Whether only the rows and columns of an output padding differ, which MindSpore does not compute."""
+        added = call.layer.settings.get("output_padding") if call.layer.kind == "conv_transpose" else None
+        if not added or not any(added):
+            return False
+        expected, natural = self.patient.store.read(fault.expected), self.patient.store.read(fault.natural)
+        kept: Any = (
+            ...,
+            *(slice(0, side - more) for side, more in zip(natural.shape[-len(added) :], added, strict=True)),
+        )
+        if expected.shape != natural.shape or distance(expected[kept], natural[kept]) > self.patient.small:
+            return False
+        words = "MindSpore fills what output_padding adds with zeros, PyTorch computes it"
+        diagnosis.cause, diagnosis.setting, diagnosis.note = "output_padding", "", words
+        diagnosis.found, diagnosis.same = Explanation("output_padding", words), ("output_padding", diagnosis.ms_class)
+        return True
 
     def _transposed(
         self, diagnosis: Diagnosis, fault: Fault, proceed: Callable[..., Any], args: Any, kwargs: Any

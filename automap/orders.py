@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from automap.diagnosis import Diagnosis, Patient, likeness, words_of
-from automap.examination import Fault, Run, Seen
 from automap.experiments import Explanation, name_of
+from automap.sightings import Fault, Run, Seen
 
 #: Cells that may be exchanged are among so many before a fault; so many exchanges are tried.
 _NEAR, _TRIES = 8, 12

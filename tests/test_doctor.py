@@ -323,6 +323,20 @@ def test_a_transposed_square_matrix():
     assert only.after < 2e-6
 
 
+def test_what_mindspore_does_with_output_padding_is_named_as_its_own_way():
+    import torch
+    from mindspore import nn
+
+    net = torch.nn.Sequential(torch.nn.ConvTranspose2d(3, 4, 3, stride=2, padding=1, output_padding=1))
+    cell = nn.Conv2dTranspose(3, 4, 3, stride=2, pad_mode="pad", padding=1, output_padding=1, has_bias=True)
+    mapping = {"0.weight": "0.weight", "0.bias": "0.bias"}
+    found = validate(mapping, net, nn.SequentialCell(cell), inputs=["float32[2,3,5,5]"])
+    assert found.exit_code == 3
+    (only,) = found.findings
+    assert (only.kind, only.cause, only.mindspore) == ("operation", "output_padding", ("0",))
+    assert "fills what output_padding adds with zeros" in only.words
+
+
 def test_the_findings_in_words_and_in_json():
     found = examined(pool={"pad_mode": "same"}, momentum=0.99)
     text = str(found)
