@@ -296,10 +296,12 @@ def _next_steps(mapping: Mapping, output: str, torch: str, mindspore: str, prove
         steps.append(("why something needs review", f"automap explain {file} {shlex.quote(name)}"))
         steps.append(("settle it", f"automap infer … --pin {shlex.quote(pin)}"))
     both = f"{shlex.quote(torch)} {shlex.quote(mindspore)}"
-    if not proven and all(":" in source for source in (torch, mindspore)):
-        differs = mapping.proof is not None and mapping.proof.status in ("open", "differs")
-        what, flag = ("find out what differs", " --per-layer") if differs else ("run both networks", "")
+    status = "" if mapping.proof is None else mapping.proof.status
+    if not proven and status != "differs" and all(":" in source for source in (torch, mindspore)):
+        what, flag = ("find out what differs", " --per-layer") if status == "open" else ("run both networks", "")
         steps.append((what, f"automap validate {file} {both}{flag}"))
+    if status == "open" and torch.endswith(".trace"):
+        steps.append(("see past what differs", f"automap trace … -o {shlex.quote(torch)} --activations"))
     if not mapping.needs_review:
         checkpoint = torch if torch.endswith((".pth", ".pt", ".bin", ".safetensors")) else "CHECKPOINT.pth"
         target = shlex.quote(f"{Path(checkpoint).stem}.ckpt")

@@ -411,6 +411,25 @@ def test_infer_exits_as_the_proof_says(command, listings, monkeypatch, review, p
     assert ("\n  convert " in done.err) is not review
 
 
+@pytest.mark.parametrize(
+    ("status", "torch", "step"),
+    [
+        ("proven", "a:b", "convert"),
+        ("open", "a:b", "find out what differs"),
+        ("differs", "a:b", "convert"),
+        ("not run", "a:b", "run both networks"),
+        ("open", "a.trace", "see past what differs"),
+    ],
+)
+def test_what_to_do_next(mapping, status, torch, step):
+    from automap.cli_models import _next_steps
+
+    made = replace(Mapping.read(mapping), proof=Proof(status))
+    lines = _next_steps(made, "m.json", torch, "c:d", proven=status == "proven")
+    assert lines[2].startswith(f"  {step}")
+    assert ("--per-layer" in lines[2]) == (status == "open" and torch == "a:b")
+
+
 @pytest.mark.parametrize("option", [("--input", "float32[2,3]"), ("--trace",), ("--weights", "w.pth")])
 def test_a_run_is_asked_of_listings(command, listings, option):
     done = command("infer", *listings, *option)
