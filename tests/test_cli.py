@@ -421,10 +421,10 @@ def test_infer_exits_as_the_proof_says(command, listings, monkeypatch, review, p
         ("open", "a.trace", "see past what differs"),
     ],
 )
-def test_what_to_do_next(mapping, status, torch, step):
+def test_what_to_do_next(mapping, tmp_path, status, torch, step):
     from automap.cli_models import _next_steps
 
-    made = replace(Mapping.read(mapping), proof=Proof(status))
+    made = replace(Mapping.read(tmp_path / mapping), proof=Proof(status))
     lines = _next_steps(made, "m.json", torch, "c:d", proven=status == "proven")
     assert lines[2].startswith(f"  {step}")
     assert ("--per-layer" in lines[2]) == (status == "open" and torch == "a:b")
