@@ -28,11 +28,11 @@ class Option:
 
 
 def choices(path: str, ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> list[Option]:
-    """Every way in which a cell can get its weights from the module at a path; see :func:`arrangements`.
+    """Every way in which a cell can get its weights from the module at a path; see :func:`pairings`.
 
     What has a name of its author's may be used in its author's way: a square matrix also from the other side.
     """
-    plain = [Option(path, ways) for ways in arrangements(ours, theirs)]
+    plain = [Option(path, ways) for ways in pairings(ours, theirs)]
     other = [turned(o, lambda t, m: not is_framework_word(t.leaf, m.leaf)) for o in plain]
     return plain + [o for o in other if o not in plain]
 
@@ -47,7 +47,7 @@ def turned(option: Option, which: Callable[[Param, Param], bool] = lambda t, m: 
     return Option(option.path, tuple(ways))
 
 
-def arrangements(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> list[tuple[Way, ...]]:
+def pairings(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> list[tuple[Way, ...]]:
     """The ways in which a cell can get its weights from a module: none where they cannot be each other's.
 
     What both frameworks' layers call by their own words goes to its like. What has a name of its author's goes to what

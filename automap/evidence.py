@@ -33,6 +33,7 @@ class Proof:
         alike: pairs of PyTorch parameters that can be exchanged without an effect on the outputs.
         findings: what differs between the networks, one line each.
         repaired: the greatest difference once all that was found is repaired in memory, or None.
+        notes: what the runs did in another way than the networks would, such as operations without a kernel here.
     """
 
     status: Status
@@ -46,12 +47,13 @@ class Proof:
     alike: tuple[tuple[str, str], ...] = ()
     findings: tuple[str, ...] = ()
     repaired: float | None = None
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("error", "floor", "allowed", "repaired"):
             value = getattr(self, name)
             object.__setattr__(self, name, None if value is None or not math.isfinite(value) else _bound(float(value)))
-        for name in ("seeds", "inputs", "not_exercised", "findings"):
+        for name in ("seeds", "inputs", "not_exercised", "findings", "notes"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         object.__setattr__(self, "alike", tuple((a, b) for a, b in self.alike))
 
@@ -84,7 +86,7 @@ class Proof:
             value = getattr(self, name)
             if value not in ("", (), None):
                 out[name] = list(value) if isinstance(value, tuple) else value
-        for name in ("not_exercised", "findings"):
+        for name in ("not_exercised", "findings", "notes"):
             if getattr(self, name):
                 out[name] = list(getattr(self, name))
         if self.alike:

@@ -568,7 +568,7 @@ class _Reader:
         at = '"proof"'
         data = self.object(value, at)
         numbers = ("error", "floor", "allowed", "repaired")
-        names = ("inputs", "not_exercised", "findings")
+        names = ("inputs", "not_exercised", "findings", "notes")
         self.keys(data, at, ("status",), ("reason", "seeds", *numbers, *names, "alike"))
         status = self.get(data, at, "status", str, "a string")
         if status not in STATUSES:

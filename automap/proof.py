@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from automap import comparison, conversion
 from automap.activations import Activations
-from automap.arrangements import Way
+from automap.arrangements import Way, shape_key
 from automap.comparison import TOLERANCE, Comparison
 from automap.dtypes import Array
 from automap.errors import InputError, NotRunnableError
@@ -377,6 +377,7 @@ class Prover:
         entries = []
         known = () if self.request.ignore_names else self.static.entries
         sure_before = {(e.torch, e.mindspore) for e in known if not e.review}
+        lone = self._lone(mapping)
         if weight is not None:
             twins = {a: b for a, b in weight.alike} | {b: a for a, b in weight.alike}
             by_layer = self._by_layer(found, weight.idle | twins.keys())
@@ -386,7 +387,8 @@ class Prover:
             names = {self._first(n) for n in e.torch}
             told = names <= found.confirmed
             if weight is None:
-                entries.append(self._traced(e, (told and names <= ran) or names <= sound, bool(names & reached)))
+                alone = names <= sound and (e.torch, e.mindspore) in sure_before | lone
+                entries.append(self._traced(e, (told and names <= ran) or alone, bool(names & reached)))
                 continue
             evidence = {**e.evidence, "execution": 0.0 if names & weight.idle else 1.0 if told else 0.5}
             if not names & weight.idle and names.isdisjoint(twins):
@@ -402,6 +404,20 @@ class Prover:
                 doubt = min(e.confidence, 0.75)
                 entries.append(replace(e, evidence=evidence, review=True, why=why, confidence=doubt))
         return replace(mapping, entries=tuple(entries), proof=self._proof(mapping, found, weight))
+
+    def _lone(self, mapping: Mapping) -> set[tuple[tuple[str, ...], tuple[str, ...]]]:
+        """The entries of whose shapes nothing is left over: a layer more, or less, in the port is none of these.
+
+        Beside one of the same shape that has no counterpart, a cell that sees and gives what a module does can still
+        be another one: the layer before it or after it is then the one too many.
+        """
+        free = {shape_key(self.witness.listing.by_name[u.name]) for u in mapping.unmatched_torch if u.alias_of is None}
+        free |= {shape_key(self.target.by_name[u.name]) for u in mapping.unmatched_mindspore}
+        return {
+            (e.torch, e.mindspore)
+            for e in mapping.entries
+            if free.isdisjoint(shape_key(self.witness.listing.by_name[name]) for name in e.torch)
+        }
 
     def _traced(self, e: Entry, told: bool, reached: bool) -> Entry:
         """An entry where the outputs differ: what follows the parameter may have confirmed it all the same."""
@@ -455,6 +471,7 @@ class Prover:
             tuple(pair for pair in weight.alike if mapped.issuperset(pair)),
             () if opinion is None else tuple(f.words for f in opinion.findings),
             max((o.repaired for o in self.opinions if o is not None and o.repaired is not None), default=None),
+            tuple(self.runner.remarks()),
         )
 
 

@@ -26,7 +26,7 @@ def lines(mapping: Mapping, shown: int | None) -> list[str]:
     proof = mapping.proof
     if proof is None:
         return []
-    out = [verdict(mapping, proof), *(f"        {finding}" for finding in proof.findings)]
+    out = [verdict(mapping, proof), *(f"        {line}" for line in (*proof.findings, *proof.notes))]
     if proof.not_exercised:
         out += [f"not exercised {len(proof.not_exercised)}, {_IDLE}:", *group_lines(idle(mapping), shown)]
     if proof.alike:
@@ -98,6 +98,8 @@ def html(mapping: Mapping, table: object) -> list[str]:
     body = ["<h2>Proof by execution</h2>", f"<p{mark}>{escape(verdict(mapping, proof))}</p>", f"<dl>{rows}</dl>"]
     if proof.findings:
         body += ["<ul>", *(f"<li>{escape(finding)}</li>" for finding in proof.findings), "</ul>"]
+    if proof.notes:
+        body += ["<p>Note:</p><ul>", *(f"<li>{escape(note)}</li>" for note in proof.notes), "</ul>"]
     if proof.not_exercised:
         body += [f"<h2>Not exercised <small>{len(proof.not_exercised)}, {_IDLE}</small></h2>", table(idle(mapping))]
     if proof.alike:

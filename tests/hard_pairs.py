@@ -735,3 +735,19 @@ def a_fault_at_the_start() -> Pair:
 
 
 FAULTY = (a_fault_in_the_middle, a_fault_at_the_start)
+
+
+def a_layer_more() -> Pair:
+    """The port's own layer stands between two others; the last one has no counterpart then."""
+    t = torch_net(lambda n, x: n.b(n.a(x)), a=linear(), b=linear())
+    m = mindspore_net(lambda n, x: n.b(n.x(n.a(x))), a=dense(), x=dense(), b=dense())
+    return Pair(t, m, {}, values(3, 6))
+
+
+def a_layer_less() -> Pair:
+    t = torch_net(lambda n, x: n.b(n.x(n.a(x))), a=linear(), x=linear(), b=linear())
+    m = mindspore_net(lambda n, x: n.b(n.a(x)), a=dense(), b=dense())
+    return Pair(t, m, {"x": "-"}, values(3, 6))
+
+
+UNEQUAL = (a_layer_more, a_layer_less)

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hard_pairs import ALIKE, FAULTY, PROVABLE, UNPROVEN, Pair
+from hard_pairs import ALIKE, FAULTY, PROVABLE, UNEQUAL, UNPROVEN, Pair
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from automap.arrangements import MOST_ARRANGEMENTS, arrangements
+from automap.arrangements import MOST_ARRANGEMENTS, pairings
 from automap.errors import InputError
 from automap.graph import Param
 from automap.inference import infer
@@ -217,7 +217,7 @@ def param(attribute: str, *shape: int) -> tuple[str, Param]:
 
 
 def ways(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> list[dict[str, str]]:
-    return [{t.leaf: m.leaf for t, m, _ in found} for found in arrangements(ours, theirs)]
+    return [{t.leaf: m.leaf for t, m, _ in found} for found in pairings(ours, theirs)]
 
 
 def test_how_a_cell_can_get_its_weights() -> None:
@@ -274,3 +274,16 @@ def test_values_in_another_layout(shape: list[int], order: Random) -> None:
 def test_values_that_fit_nowhere() -> None:
     assert adapted(np.ones((2, 3)), np.ones((2, 4))) is None
     assert adapted(np.ones((2, 6)), np.ones((3, 4))) is None
+
+
+@pytest.mark.parametrize("ignore_names", [False, True], ids=["names", "no names"])
+@pytest.mark.parametrize("make", UNEQUAL, ids=words)
+def test_beside_a_layer_more_or_less_nothing_is_settled_by_its_own_values(make: Any, ignore_names: bool) -> None:
+    """A cell that sees and gives what a module does may be the layer too many."""
+    pair = make()
+    mapping = inferred(pair, ignore_names=ignore_names)
+    assert mapping.proof is not None
+    assert mapping.proof.status == "open"
+    assert wrong(pair, mapping).keys() <= {e.torch[0] for e in mapping.entries if e.review}
+    assert proven(mapping) == set()
+    assert [e.torch[0] for e in mapping.entries if not e.review] == ["a.weight", "a.bias"]
