@@ -17,6 +17,7 @@ from automap.graph import Listing
 from automap.running import Forward, Inputs
 from automap.seeding import generator
 from automap.tracing import distance
+from automap.weights import some
 
 if TYPE_CHECKING:
     from automap.torch_runner import Runner
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 #: A parameter counts as exercised if moving it by its scale moves the outputs by so many times what is allowed.
 EXERCISED = 2.0
-#: Parameters that no gradient reaches are tried one by one up to this many.
+#: Runs to tell which of the parameters that no gradient reaches have an effect; the others are said to have none.
 MOST_TRIED = 64
 #: Random exchanges that show what a wrong mapping would do.
 EXCHANGES = 5
@@ -59,6 +60,36 @@ class Exchanges:
     tried: int = 0
     least: float = 0.0
     unnoticed: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Strength:
+    """What a run would notice.
+
+    Attributes:
+        not_exercised: mapped parameters without an effect on its outputs.
+        alike: pairs that can be exchanged without an effect.
+        exchanges: what random ones of equally shaped parameters do.
+    """
+
+    not_exercised: tuple[str, ...] = ()
+    alike: tuple[tuple[str, str], ...] = ()
+    exchanges: Exchanges = Exchanges()
+
+    def lines(self) -> tuple[str, ...]:
+        """In words, one sentence each."""
+        out = []
+        noticed = self.exchanges.tried - len(self.exchanges.unnoticed)
+        if noticed:
+            out.append(
+                f"power: {noticed} of {self.exchanges.tried} random exchanges of two equally shaped parameters move "
+                f"the outputs by {self.exchanges.least:.2g} of their scale or more"
+            )
+        if self.not_exercised:
+            out.append(f"not exercised, so not proven: {some(self.not_exercised)}")
+        if self.alike:
+            out.append(f"nothing tells these apart: {some([f'{a} and {b}' for a, b in self.alike])}")
+        return tuple(out)
 
 
 class Power:
@@ -105,13 +136,35 @@ class Power:
             # No more than nothing is nothing, where the outputs are the same whatever the weights are.
             if name not in idle and (effect is None or effect.size <= EXERCISED * bound * root):
                 unsure.append(name)
-        for i, name in enumerate(unsure):
-            if i >= MOST_TRIED or not self._moved({name: self._other(name)}, allowed)[0]:
-                idle.add(name)
+        idle |= self._without_effect(unsure, allowed)
         loud = [n for n in names if n not in idle and n in found]
         suspects = _suspects(loud, found, lambda n: self.listing.by_name[n].shape)
         alike = tuple((a, b) for a, b in suspects if not self._moved(self._exchanged(a, b), allowed)[0])
         return Weight(frozenset(idle), alike)
+
+    def strength(self, allowed: Allowed, mapped: Collection[str]) -> Strength:
+        """What this run would notice of the parameters that are ``mapped``."""
+        weight = self.weight(allowed)
+        exchanges = self.exchanges(allowed, [n for n in mapped if n not in weight.idle])
+        alike = dict.fromkeys([*weight.alike, *exchanges.unnoticed])
+        return Strength(
+            tuple(n for n in self.runner.first_names() if n in weight.idle and n in mapped),
+            tuple((a, b) for a, b in alike if a in mapped and b in mapped),
+            exchanges,
+        )
+
+    def _without_effect(self, names: list[str], allowed: Allowed) -> set[str]:
+        """Those that move no output if they are changed: tried all at once, then by halves where something moves."""
+        idle: set[str] = set()
+        groups, runs = [names] if names else [], 0
+        while groups:
+            group = groups.pop()
+            runs += 1
+            if runs > MOST_TRIED or not self._moved({name: self._other(name) for name in group}, allowed)[0]:
+                idle.update(group)
+            elif len(group) > 1:
+                groups += [group[: len(group) // 2], group[len(group) // 2 :]]
+        return idle
 
     def exchanges(self, allowed: Allowed, names: Collection[str], count: int = EXCHANGES) -> Exchanges:
         """Exchange random pairs of equally shaped parameters of these ``names``, one pair at a time."""

@@ -293,6 +293,10 @@ class _KernelNoise(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
         self.table = {name: torch.from_numpy(sizes) for name, sizes in table.items()}
         self.noise = noise
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch loads its compiler first, which takes a second
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         sizes = self.table.get(func.overloadpacket.__name__.strip("_"))
         if sizes is None or not args[0].is_floating_point():

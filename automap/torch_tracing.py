@@ -20,6 +20,9 @@ from automap.seeding import generator
 from automap.torch_runner import Runner
 from automap.tracing import Call, Fingerprint, Trace, fingerprint
 
+#: What has at most so many times as many elements as its longest side counts as a vector.
+_VECTOR = 4
+
 #: A way to run a network: ``run(inputs, forward, watch)``, as :meth:`automap.torch_runner.Runner.run` is one.
 Run = Callable[[Inputs, Forward | None, Watch | None], Any]
 
@@ -148,7 +151,9 @@ def effects(runner: Runner, inputs: Inputs, forward: Forward | None, seed: int) 
 def _effect(value: Array, grad: Array) -> Effect:
     scale = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
     steep = float(np.linalg.norm(grad.ravel().astype(np.float64, copy=False)))
-    return Effect(steep * scale, fingerprint(grad), fingerprint(grad * value))
+    # Matrices that are multiplied with each other cannot be exchanged; vectors can.
+    product = grad * value if value.size <= _VECTOR * max(value.shape, default=1) else grad
+    return Effect(steep * scale, fingerprint(grad), fingerprint(product))
 
 
 class Prints:
@@ -189,6 +194,10 @@ class _Flow(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
         for i, tensor in enumerate(names.values()):
             key = _storage(tensor)
             self._bits[key] = self._bits.get(key, 0) | 1 << i
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch loads its compiler first, which takes a second
 
     def of(self, tensors: list[torch.Tensor]) -> int:
         bits = 0

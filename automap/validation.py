@@ -23,6 +23,7 @@ from automap.findings import Finding
 from automap.gradients import Case, Gradients, Point
 from automap.mapping import Mapping as ParameterMapping
 from automap.parity import Wanted
+from automap.power import Power, Strength
 from automap.probing import InputsLike, InputSpec, Probe, guess_inputs, open_inputs, parse_input
 from automap.relabeling import Links
 from automap.running import FRAMEWORK_NAMES, Forward, Inputs, Runner
@@ -64,6 +65,7 @@ class Validation:
         gradients: what came of comparing the gradients, or None if nobody asked or they cannot be had.
         curvature: the same of the second derivatives.
         findings: every cause of a difference that an examination layer by layer found, in the order of execution.
+        power: what this run would have noticed, where it passed: parameters without an effect, and exchanges.
     """
 
     passed: bool
@@ -78,6 +80,7 @@ class Validation:
     gradients: Gradients | None = None
     curvature: Curvature | None = None
     findings: tuple[Finding, ...] = ()
+    power: Strength | None = None
 
     @property
     def greatest(self) -> float | None:
@@ -98,7 +101,8 @@ class Validation:
 
     @property
     def _notes(self) -> tuple[str, ...]:
-        return (*self.assumptions, *parity.notes(self.gradients, self.curvature))
+        power = () if self.power is None else self.power.lines()
+        return (*self.assumptions, *power, *parity.notes(self.gradients, self.curvature))
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -292,13 +296,19 @@ class Run:
             self.assumptions += opinion.notes
         result = Validation(
             passed, verdict, code, outputs, tuple(self.assumptions), left_out, probe.describe(), self.seed,
-            findings=findings,
+            findings=findings, power=self._power(drawn[-1], expected[-1], state, spread) if passed else None,
         )  # fmt: skip
         if not self.wanted:
             return result
         runs = [Case(*row) for row in zip(drawn, expected, answers, strict=True)]
         answer = parity.examine(self.wanted, self._point(state, made), runs, passed, verdict, code)
         return dataclasses.replace(result, **{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})
+
+    def _power(self, inputs: Inputs, outputs: Any, state: dict[str, Array], spread: dict[str, float]) -> Strength:
+        mapped = {name for e in self.mapping.entries for name in e.torch}
+        with self.torch.holding(state):
+            power = Power(self.torch, self.listing, inputs, outputs, self.torch_forward, self.seed)
+            return power.strength(lambda where, a: self._allowed(where, a, a, spread), mapped)
 
     def _point(self, state: dict[str, Array], made: dict[str, Array]) -> Point:
         trained = self.torch.trained(), self.mindspore.trained()
@@ -356,21 +366,22 @@ class Run:
         return spread
 
     def compared(self, expected: list[Any], answers: list[Any], spread: dict[str, float]) -> Iterator[Comparison]:
-        dtypes = [self.torch.dtype, self.mindspore.dtype]
         for k, (outputs, answer) in enumerate(zip(expected, answers, strict=True)):
             pairing = comparison.pair(outputs, answer)
             for where, words in pairing.problems:
                 yield Comparison(where, k, "structure", words)
             for where, a, b in pairing.pairs:
-                scale = comparison.scale_of(a)
-                if self.rtol is None:
-                    table = max(TOLERANCE.get(d, 0.0) for d in (*dtypes, a.dtype.name, b.dtype.name))
-                    allowed = max(table * scale, _SPREAD_FACTOR * spread.get(where, 0.0))
-                else:
-                    allowed = self.rtol * scale
-                yield comparison.compare(where, k, a, b, allowed + self.atol)
+                yield comparison.compare(where, k, a, b, self._allowed(where, a, b, spread))
             if k == 0:
                 self.assumptions += pairing.ignored
+
+    def _allowed(self, where: str, a: Array, b: Array, spread: dict[str, float]) -> float:
+        scale = comparison.scale_of(a)
+        if self.rtol is not None:
+            return self.rtol * scale + self.atol
+        dtypes = (self.torch.dtype, self.mindspore.dtype, a.dtype.name, b.dtype.name)
+        table = max(TOLERANCE.get(d, 0.0) for d in dtypes)
+        return max(table * scale, _SPREAD_FACTOR * spread.get(where, 0.0)) + self.atol
 
     def _verdict(
         self, outputs: tuple[Comparison, ...], expected: list[Any], left_out: tuple[str, ...]

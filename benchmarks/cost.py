@@ -26,7 +26,7 @@ def convolutions(millions: float) -> tuple[Any, Any, str]:
     import mindspore as ms
     import torch
 
-    width = int(32 * (millions / 2.8) ** 0.5)
+    width = int((millions * 1e6 / 1247) ** 0.5) // 16 * 16
     sizes = [width, 2 * width, 4 * width, 8 * width]
 
     class TorchBlock(torch.nn.Module):

@@ -708,3 +708,16 @@ def test_rounding_that_drowns_the_outputs_proves_nothing(monkeypatch):
     found = validate(NAMES, torch_net(), ms_net(), inputs=[IMAGE])
     assert found.exit_code == 1
     assert "rounding alone moves output by" in found.verdict
+
+
+@frameworks
+def test_the_power_of_a_run_is_measured_by_exchanges():
+    found = validate(NAMES, torch_net(), ms_net(), inputs=[IMAGE])
+    assert found.passed
+    assert found.power is not None
+    assert found.power.exchanges.tried > 0
+    assert found.power.exchanges.unnoticed == ()
+    assert found.power.exchanges.least > 1e-3
+    assert "random exchanges of two equally shaped parameters move the outputs" in str(found)
+    failed = validate(NAMES | {"a.weight": "b.weight", "b.weight": "a.weight"}, torch_net(), ms_net(), inputs=[IMAGE])
+    assert failed.power is None
