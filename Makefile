@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation
 LOCKS := $(patsubst %/truth.csv,%/automap.lock,$(wildcard fixtures/*/truth.csv))
 
-.PHONY: help demo test lint types locks ci relock peers scale faults clean
+.PHONY: help demo test lint types locks ci relock peers scale faults cost live clean
 
 help:
 	@echo "make demo    infer, convert, load and prove the mapping of fixtures/efficientnet"
@@ -14,6 +14,8 @@ help:
 	@echo "make relock  infer and validate the fixtures anew, and accept the result"
 	@echo "make scale   time and memory from 1,000 to 10,000 parameters"
 	@echo "make faults  faults planted in correct ports, and how many of them automap names"
+	@echo "make cost    time and memory of inference with proof, on networks of 50 million parameters"
+	@echo "make live PAIRS=FOLDER    inference with proof on pairs of live networks (benchmarks/live.py says the format)"
 	@echo "make peers PAIRS=FOLDER   automap beside its peers on pairs of listings (benchmarks/peers.py says the format)"
 
 demo: .venv/demo.installed
@@ -50,6 +52,14 @@ scale: .venv/dev.installed
 
 faults: .venv/dev.installed
 	$(BIN)/python benchmarks/faults.py
+
+cost: .venv/dev.installed
+	$(BIN)/python benchmarks/cost.py
+
+# The pairs come from packages of their own: LIVE_PYTHON is one that has them, beside both frameworks and automap.
+LIVE_PYTHON ?= $(BIN)/python
+live: .venv/dev.installed
+	$(LIVE_PYTHON) benchmarks/live.py $(PAIRS)
 
 peers: .venv/dev.installed .venv-peers/installed
 	$(BIN)/python benchmarks/peers.py --peers-python .venv-peers/bin/python $(PAIRS)

@@ -26,7 +26,7 @@ def convolutions(millions: float) -> tuple[Any, Any, str]:
     import mindspore as ms
     import torch
 
-    width = int((millions * 1e6 / 1247) ** 0.5) // 16 * 16
+    width = max(16, int((millions * 1e6 / 1247) ** 0.5) // 16 * 16)
     sizes = [width, 2 * width, 4 * width, 8 * width]
 
     class TorchBlock(torch.nn.Module):
@@ -81,7 +81,7 @@ def attention(millions: float) -> tuple[Any, Any, str]:
     import mindspore as ms
     import torch
 
-    width = int((millions * 1e6 / 144) ** 0.5) // 8 * 8
+    width = max(8, int((millions * 1e6 / 144) ** 0.5) // 8 * 8)
 
     class TorchBlock(torch.nn.Module):
         def __init__(self) -> None:

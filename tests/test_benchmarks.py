@@ -22,7 +22,7 @@ def load(name: str) -> ModuleType:
     return module
 
 
-peers, scale, faults = load("peers"), load("scale"), load("faults")
+peers, scale, faults, cost = load("peers"), load("scale"), load("faults"), load("cost")
 
 PAIR: dict[str, Any] = {
     "mapping": {"a.weight": "x.weight", "emb.weight": "e.embedding_table"},
@@ -95,6 +95,7 @@ class Finding:
     torch: tuple[str, ...] = ()
     mindspore: tuple[str, ...] = ()
     words: str = ""
+    cause: str = ""
 
 
 class Net:
@@ -187,3 +188,11 @@ def test_the_layers_of_every_fault_are_there(network: str) -> None:
     assert {f.where: faults.unknown(f, both) for f in faults.faults_of(network)} == {
         f.where: [] for f in faults.faults_of(network)
     }
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("network", ["convolutions", "attention"])
+def test_the_cost_of_a_proof_is_measured(network: str) -> None:
+    found = cost.measure(network, 0.05, infer=True)
+    assert found["infer"] > 0
+    assert found["parameters"] > 1e4

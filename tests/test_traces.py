@@ -320,7 +320,9 @@ def test_a_run_on_a_checkpoint(files):
     automap.write_trace("net.trace", "net.py:build", inputs=SPECS, weights="net.pth")
     proof = infer("net.trace", "port.py:build", weights="net.pth").proof
     assert proof.status == "proven"
-    assert proof == infer("net.py:build", "port.py:build", inputs=SPECS, weights="net.pth").proof
+    live = infer("net.py:build", "port.py:build", inputs=SPECS, weights="net.pth").proof
+    # The error of kernels is typical in a trace, and measured where MindSpore is.
+    assert replace(proof, floor=None, allowed=None) == replace(live, floor=None, allowed=None)
     with pytest.raises(SourceError, match=r"net\.trace was recorded on a checkpoint: give it with --weights"):
         infer("net.trace", "port.py:build")
     with pytest.raises(SourceError, match=r"the weights are not the weights that net\.trace was recorded on"):
