@@ -97,6 +97,7 @@ class Runner:
         running.check_fit(state, {name: tuple(p.shape) for name, p in self._parameters.items()}, "mindspore")
         with _weights_kept(self.model):
             self.put(state)
+            del state  # whoever made it for this call needs it no longer
             self._held += 1
             try:
                 yield

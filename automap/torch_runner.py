@@ -100,6 +100,7 @@ class Runner:
         values = [self._tensors[name] for name in state] if self._held else None
         with _unchanged(self.model, values):
             self.put(state)
+            del state  # whoever made it for this call needs it no longer
             self._held += 1
             try:
                 yield

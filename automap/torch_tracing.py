@@ -132,10 +132,11 @@ def effects(runner: Runner, inputs: Inputs, forward: Forward | None, seed: int) 
                     weights = generator(seed, f"output {i}").standard_normal(tuple(result.shape), dtype=np.float32)
                     total = total + (result * runner.tensor(weights).to(result)).sum().double()
             wanted = leaves | {n: tensors[n] for n in required}
-            grads = torch.autograd.grad(total, list(wanted.values()), allow_unused=True)
-            for (name, tensor), grad in zip(wanted.items(), grads, strict=True):
-                if grad is not None:
-                    found[name] = _effect(runner.array(tensor), runner.array(grad))
+            _each_gradient(
+                total,
+                wanted,
+                lambda name, value, grad: found.update({name: _effect(runner.array(value), runner.array(grad))}),
+            )
             return out
         finally:
             for name, flag in required.items():
@@ -146,6 +147,32 @@ def effects(runner: Runner, inputs: Inputs, forward: Forward | None, seed: int) 
     except AutomapError as error:
         raise NotRunnableError(f"the PyTorch network has no gradient: {error}", "backward") from error
     return found, math.sqrt(count)
+
+
+def _each_gradient(
+    total: torch.Tensor, wanted: dict[str, torch.Tensor], use: Callable[[str, torch.Tensor, torch.Tensor], None]
+) -> None:
+    """Every gradient as soon as it is there, so that they are never all in memory; ``grad`` is left as it was."""
+    before = {name: tensor.grad for name, tensor in wanted.items()}
+
+    def taken(name: str) -> Callable[[torch.Tensor], None]:
+        def take(tensor: torch.Tensor) -> None:
+            if tensor.grad is not None:
+                use(name, tensor, tensor.grad)
+            tensor.grad = None
+
+        return take
+
+    for tensor in wanted.values():
+        tensor.grad = None
+    hooks = [tensor.register_post_accumulate_grad_hook(taken(name)) for name, tensor in wanted.items()]
+    try:
+        total.backward(inputs=list(wanted.values()))
+    finally:
+        for hook in hooks:
+            hook.remove()
+        for name, tensor in wanted.items():
+            tensor.grad = before[name]
 
 
 def _effect(value: Array, grad: Array) -> Effect:
