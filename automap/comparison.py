@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,6 +14,9 @@ from automap.dtypes import Array
 #: What two right implementations may differ by, relative to the greatest value of an output, by the coarsest element
 #: type on the way. float32 leaves room for some 80 roundings; the rest follows PyTorch's own table.
 TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e-2}
+
+#: How far rounding moves a value is known from samples; the greatest difference may be so many times larger.
+SPREAD = 8.0
 
 #: Whether the numbers differ, or already the form of the outputs.
 Problem = Literal["", "values", "shape", "structure", "not a number"]
@@ -141,6 +144,27 @@ def scale_of(array: Array) -> float:
     if array.dtype.kind not in "fc":
         return float(np.abs(array.astype(np.float64)).max(initial=0.0))
     return float(np.abs(array[np.isfinite(array)]).astype(np.float64).max(initial=0.0))
+
+
+def allowance(dtypes: Iterable[str], scale: float, spread: float) -> float:
+    """The greatest absolute difference of two right implementations.
+
+    Args:
+        dtypes: the element types on the way.
+        scale: the greatest absolute value of the output.
+        spread: how far rounding, and the error of kernels, were seen to move it.
+    """
+    return max(max((TOLERANCE.get(d, 0.0) for d in dtypes), default=0.0) * scale, SPREAD * spread)
+
+
+def moved(outputs: Any, others: Any) -> dict[str, float]:
+    """How far each output is from the same one of another run, by its place; only numbers that are not whole count."""
+    found: dict[str, float] = {}
+    for where, a, b in pair(outputs, others).pairs:
+        if a.shape == b.shape and a.dtype.kind in "fc":
+            with np.errstate(invalid="ignore"):
+                found[where] = scale_of(np.abs(a - b))
+    return found
 
 
 def compare(where: str, run: int, torch: Array, mindspore: Array, allowed: float) -> Comparison:

@@ -10,7 +10,7 @@ import functools
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
 from automap.mindspore_equals import NoEqualError
 from automap.mindspore_standins import LACKS, LACKS_TYPE, StandIns
-from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Module, Visit, Watch
+from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Module, Watch
 
 #: Messages about an operation whose backward MindSpore does not have; the group names it.
 _LACKS_BACKWARD = (re.compile(r"primitive (\w+)'s bprop not defined"),)
@@ -131,10 +131,7 @@ class Runner:
                 raise _translated(error, inputs) from error
 
     def _called(self, inputs: Inputs, forward: Forward | None) -> Any:
-        call = forward or running.call
-        if isinstance(inputs, dict):
-            return call(self.model, **{name: self._tensor(a) for name, a in inputs.items()})
-        return call(self.model, *map(self._tensor, inputs))
+        return running.called(self.model, inputs, forward, self._tensor)
 
     def trained(self) -> frozenset[str]:
         return frozenset(n for n, p in self._parameters.items() if p.requires_grad and "float" in str(p.dtype).lower())
@@ -173,35 +170,9 @@ class Runner:
             except Exception as error:
                 raise (_no_backward(error) if ran else _translated(error, inputs)) from error
 
-    @contextmanager
-    def _watched(self, watch: Watch | None, precision: _Precision) -> Iterator[None]:
-        """Every call of every cell of this network goes through ``watch``; see the PyTorch runner's."""
-        if watch is None:
-            yield
-            return
+    def _watched(self, watch: Watch | None, precision: _Precision) -> AbstractContextManager[None]:
         known = {id(cell): self.modules[path] for path, cell in self._objects.items()}
-        call = ms.nn.Cell.__call__
-
-        def watched(cell: ms.nn.Cell, *args: Any, **kwargs: Any) -> Any:
-            found = known.get(id(cell))
-            if found is None:
-                return call(cell, *args, **kwargs)
-
-            def proceed(*args: Any, **kwargs: Any) -> Any:
-                level = len(precision.pushed)
-                try:
-                    return call(cell, *args, **kwargs)
-                except BaseException:
-                    precision.back_to(level)  # whoever watches may catch it, and run the cell again
-                    raise
-
-            return watch(Visit(found, cell, args, kwargs), proceed)
-
-        ms.nn.Cell.__call__ = watched
-        try:
-            yield
-        finally:
-            ms.nn.Cell.__call__ = call
+        return running.watched(ms.nn.Cell, known, watch, precision.guarded)
 
     def _tensor(self, array: Array) -> ms.Tensor:
         tensor = ms.Tensor(np.ascontiguousarray(array))
@@ -281,6 +252,19 @@ class _Precision:
         """Let MindSpore know nothing of what is pushed from now on, because another casts."""
         self._taken_over = whether
         return whether
+
+    def guarded(self, proceed: Callable[..., Any]) -> Callable[..., Any]:
+        """A call that leaves the precision as it was also when it raises: who watches may catch it, and call again."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            level = len(self.pushed)
+            try:
+                return proceed(*args, **kwargs)
+            except BaseException:
+                self.back_to(level)
+                raise
+
+        return call
 
     def back_to(self, level: int) -> None:
         """Pop what was pushed above a level."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from automap import comparison, conversion
 from automap.activations import Activations
 from automap.arrangements import Way, shape_key
-from automap.comparison import TOLERANCE, Comparison
+from automap.comparison import Comparison
 from automap.dtypes import Array
 from automap.errors import InputError, NotRunnableError
 from automap.evidence import Proof
@@ -30,7 +30,7 @@ from automap.probing import InputsLike, open_inputs
 from automap.running import Forward, Module, Runner
 from automap.trace_file import TraceSource
 from automap.transforms import Transform
-from automap.witness import SPREAD, Account, Live, Port, Testimony, Witness, guesses
+from automap.witness import Account, Live, Port, Testimony, Witness, guesses
 
 if TYPE_CHECKING:
     from automap.consultation import Opinion
@@ -131,7 +131,6 @@ class Prover:
         self.witness, self.runner, self.target, self.request = witness, runner, target, request
         self.static, self.settle = static, settle
         self.start = static  # what MindSpore has before a cell is told
-        self.table = max(TOLERANCE.get(d, 0.0) for d in (witness.dtype, runner.dtype))
         self.places = {p.name: i for i, p in enumerate(witness.listing)}
         self.spread: dict[str, float] = {}
         self.floor = 0.0
@@ -362,8 +361,8 @@ class Prover:
         return found
 
     def _allowed(self, where: str, a: Array, b: Array) -> float:
-        table = max(self.table, *(TOLERANCE.get(x.dtype.name, 0.0) for x in (a, b)))
-        return max(table * comparison.scale_of(a), SPREAD * self.spread.get(where, 0.0))
+        dtypes = (self.witness.dtype, self.runner.dtype, a.dtype.name, b.dtype.name)
+        return comparison.allowance(dtypes, comparison.scale_of(a), self.spread.get(where, 0.0))
 
     def _agree(self) -> bool:
         return bool(self.comparisons) and all(c.passed for c in self.comparisons)

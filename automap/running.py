@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import random
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -173,6 +174,51 @@ class Runner(Protocol):
 def call(model: Any, *args: Any, **kwargs: Any) -> Any:
     """The plain forward of a network."""
     return model(*args, **kwargs)
+
+
+def called(model: Any, inputs: Inputs, forward: Forward | None, tensor: Callable[[Array], Any]) -> Any:
+    """What a network gives for inputs by position or by keyword, made into tensors of its framework."""
+    run = forward or call
+    if isinstance(inputs, dict):
+        return run(model, **{name: tensor(array) for name, array in inputs.items()})
+    return run(model, *map(tensor, inputs))
+
+
+@contextmanager
+def watched(
+    base: Any,
+    known: Mapping[int, Module],
+    watch: Watch | None,
+    guarded: Callable[[Callable[..., Any]], Any] | None = None,
+) -> Iterator[None]:
+    """Every call of the known modules goes through ``watch``.
+
+    The framework's class is changed, not the modules: so keyword arguments, shared modules and those without hooks all
+    come by, and nothing is left behind on the network.
+
+    Args:
+        base: the class of all modules of a framework.
+        known: the network's modules by the ``id`` of the object.
+        watch: nothing is done without one.
+        guarded: what stands around each call of a module itself, if anything.
+    """
+    if watch is None:
+        yield
+        return
+    original = base.__call__
+
+    def through(module: Any, *args: Any, **kwargs: Any) -> Any:
+        found = known.get(id(module))
+        if found is None:
+            return original(module, *args, **kwargs)
+        proceed = functools.partial(original, module)
+        return watch(Visit(found, module, args, kwargs), proceed if guarded is None else guarded(proceed))
+
+    base.__call__ = through
+    try:
+        yield
+    finally:
+        base.__call__ = original
 
 
 def check_fit(state: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], framework: Framework) -> None:

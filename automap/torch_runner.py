@@ -6,10 +6,9 @@ It imports PyTorch, and is itself imported only where a PyTorch network has to r
 from __future__ import annotations
 
 import copy
-import functools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from automap import running, torch_edge
 from automap.dtypes import BFLOAT16, Array, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
-from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Module, Visit, Watch
+from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Module, Watch
 
 #: Messages about something that this machine lacks; the group names it.
 _LACKS = (
@@ -117,10 +116,7 @@ class Runner:
                 raise _translated(error, inputs) from error
 
     def _called(self, inputs: Inputs, forward: Forward | None) -> Any:
-        call = forward or running.call
-        if isinstance(inputs, dict):
-            return call(self.model, **{name: self._tensor(a) for name, a in inputs.items()})
-        return call(self.model, *map(self._tensor, inputs))
+        return running.called(self.model, inputs, forward, self._tensor)
 
     def trained(self) -> frozenset[str]:
         return frozenset(n for n, t in self._tensors.items() if t.requires_grad and t.is_floating_point())
@@ -256,30 +252,9 @@ class Runner:
                     tensor.mul_(1 + units * torch.finfo(tensor.dtype).eps * noise(tensor))
             yield
 
-    @contextmanager
-    def _watched(self, watch: Watch | None) -> Iterator[None]:
-        """Every call of every module of this network goes through ``watch``.
-
-        The class is changed, not the modules: so keyword arguments, shared modules and those without hooks all come
-        by, and nothing is left behind on the network.
-        """
-        if watch is None:
-            yield
-            return
+    def _watched(self, watch: Watch | None) -> AbstractContextManager[None]:
         known = {id(m): self.modules[path] for path, m in self._objects.items()}
-        call = torch.nn.Module.__call__
-
-        def watched(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            found = known.get(id(module))
-            if found is None:
-                return call(module, *args, **kwargs)
-            return watch(Visit(found, module, args, kwargs), functools.partial(call, module))
-
-        torch.nn.Module.__call__ = watched
-        try:
-            yield
-        finally:
-            torch.nn.Module.__call__ = call
+        return running.watched(torch.nn.Module, known, watch)
 
     def _tensor(self, array: Array) -> torch.Tensor:
         tensor = torch_edge.parameter(array).to(self._device)

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from automap.activations import Activations
-from automap.comparison import TOLERANCE, pair, scale_of
+from automap.comparison import TOLERANCE, allowance, pair, scale_of
 from automap.dtypes import BFLOAT16, Array, cast, dtype_name, is_float, widen
 from automap.errors import AutomapError, SourceError
 from automap.files import nature, replacing
@@ -32,7 +32,7 @@ from automap.running import Module
 from automap.seeding import seeded_weights
 from automap.tracing import Call, Fingerprint, Trace
 from automap.weights import fingerprint, some
-from automap.witness import SPREAD, Account, Feed, Port, Testimony
+from automap.witness import Account, Feed, Port, Testimony
 
 FORMAT = "automap-trace/1"
 
@@ -195,8 +195,7 @@ class Recorded:
 
 def tolerated(dtype: str, spread: Mapping[str, float], where: str, output: Array) -> float:
     """What outputs may differ by if the coarsest element type on the way is this one."""
-    table = max(TOLERANCE.get(dtype, 0.0), TOLERANCE.get(output.dtype.name, 0.0))
-    return max(table * scale_of(output), SPREAD * spread.get(where, 0.0))
+    return allowance((dtype, output.dtype.name), scale_of(output), spread.get(where, 0.0))
 
 
 def greatest(spreads: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from automap import comparison, consultation, conversion, parity, sources
 from automap.comparison import TOLERANCE, Comparison
 from automap.curvature import DIRECTIONS, Curvature
@@ -39,9 +37,6 @@ __all__ = ["Comparison", "InputSpec", "Runner", "Validation", "parse_input", "se
 
 #: How many different inputs are drawn, where they are drawn.
 DRAWS = 2
-
-#: The spread of the outputs under rounding is a sample; the greatest difference may be a few times larger.
-_SPREAD_FACTOR = 8.0
 
 #: Where rounding alone moves an output by more than this part of its scale, agreement says little.
 _TOO_NOISY = 1e-2
@@ -358,11 +353,8 @@ class Run:
                 noisy = self.torch.run_with_noise(inputs, self.seed + k, self.kernel_noise(), self.torch_forward)
             except AutomapError:
                 return {}  # a network that cannot be watched (a compiled one): the table stands
-            for where, a, b in comparison.pair(outputs, noisy).pairs:
-                if a.shape == b.shape and a.dtype.kind in "fc":
-                    with np.errstate(invalid="ignore"):
-                        moved = np.abs(a - b)
-                    spread[where] = max(spread.get(where, 0.0), comparison.scale_of(moved))
+            for where, size in comparison.moved(outputs, noisy).items():
+                spread[where] = max(spread.get(where, 0.0), size)
         return spread
 
     def compared(self, expected: list[Any], answers: list[Any], spread: dict[str, float]) -> Iterator[Comparison]:
@@ -380,8 +372,7 @@ class Run:
         if self.rtol is not None:
             return self.rtol * scale + self.atol
         dtypes = (self.torch.dtype, self.mindspore.dtype, a.dtype.name, b.dtype.name)
-        table = max(TOLERANCE.get(d, 0.0) for d in dtypes)
-        return max(table * scale, _SPREAD_FACTOR * spread.get(where, 0.0)) + self.atol
+        return comparison.allowance(dtypes, scale, spread.get(where, 0.0)) + self.atol
 
     def _verdict(
         self, outputs: tuple[Comparison, ...], expected: list[Any], left_out: tuple[str, ...]

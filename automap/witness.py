@@ -9,11 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 from automap import comparison
 from automap.activations import Activations, Kept
-from automap.comparison import TOLERANCE, Comparison
+from automap.comparison import SPREAD, TOLERANCE, Comparison
 from automap.dtypes import Array
 from automap.errors import AutomapError
 from automap.graph import Listing
@@ -32,8 +30,6 @@ if TYPE_CHECKING:
 
 #: Fingerprints of equal values in both frameworks may differ by this much, whatever rounding does to the network.
 LEAST_TOLERANCE = 5e-5
-#: The spread of values under rounding is a sample; the greatest difference may be a few times larger.
-SPREAD = 8.0
 #: Runs of one proof, each under a seed of its own.
 RUNS = 2
 
@@ -204,7 +200,7 @@ class Live:
             for k, (a, b) in enumerate(zip(trace.calls, other.calls, strict=True)):
                 moves = [d for d in (apart(a.inputs, b.inputs), apart(a.outputs, b.outputs)) if d < math.inf]
                 tolerance[k] = min(max([least, *(SPREAD * d for d in moves)]), max(least, LOOSE / 5))
-        return Account(trace, tuple(tolerance), _spread(outputs, moved))
+        return Account(trace, tuple(tolerance), comparison.moved(outputs, moved))
 
     def _run_with_noise(self, seed: int, inputs: Inputs, forward: Forward | None, watch: Any) -> Any:
         return self.runner.run_with_noise(inputs, seed, self._kernel_noise(), forward, watch)
@@ -214,7 +210,7 @@ class Live:
             moved = self._run_with_noise(self.seeds[-1], testimony.inputs, self._forward, None)
         except AutomapError:
             return {}
-        return _spread(testimony.outputs, moved)
+        return comparison.moved(testimony.outputs, moved)
 
     def feed(self, activations: Activations) -> Feed | None:
         kept: list[tuple[list[Kept], list[Kept]]] = []
@@ -259,13 +255,3 @@ class Live:
             port.spread,
         )
         return consultation.ask(case, port.comparisons, False, "", 1)
-
-
-def _spread(outputs: Any, moved: Any) -> dict[str, float]:
-    """How far each output has moved."""
-    spread: dict[str, float] = {}
-    for where, x, y in comparison.pair(outputs, moved).pairs:
-        if x.shape == y.shape and x.dtype.kind in "fc":
-            with np.errstate(invalid="ignore"):
-                spread[where] = comparison.scale_of(np.abs(x - y))
-    return spread

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from automap import comparison, validation
+from automap import comparison
 from automap.comparison import compare, pair
 from automap.dtypes import dtype_name
 from automap.errors import ConversionError, InputError, NotRunnableError, SourceError
@@ -704,7 +704,7 @@ def test_a_tolerance_that_is_given_is_kept():
 
 @frameworks
 def test_rounding_that_drowns_the_outputs_proves_nothing(monkeypatch):
-    monkeypatch.setattr(validation, "_SPREAD_FACTOR", 1e9)
+    monkeypatch.setattr(comparison, "SPREAD", 1e9)
     found = validate(NAMES, torch_net(), ms_net(), inputs=[IMAGE])
     assert found.exit_code == 1
     assert "rounding alone moves output by" in found.verdict
