@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap.errors import MappingError, SourceError, TransformError
-from automap.evidence import STATUSES, Proof
+from automap.evidence import Proof
 from automap.files import replacing
 from automap.graph import Framework, Listing
-from automap.transforms import Transform, count_after, from_json, from_text, inverse, to_json, to_text
+from automap.transforms import Transform, count_after, from_text, inverse, to_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -334,21 +334,9 @@ class Mapping:
 
     def to_json(self) -> str:
         """The mapping's file: one line for every entry and unmatched name, so that it is reviewed and diffed in git."""
-        head: dict[str, Any] = {
-            "format": FORMAT,
-            "torch": _side_out(self.torch),
-            "mindspore": _side_out(self.mindspore),
-        }
-        if self.reverse:
-            head["reverse"] = True
-        lines = [f'"{k}": {_dumps(v)}' for k, v in head.items()]
-        lines.append(f'"entries": {_list([_entry_out(e) for e in self.entries], 1)}')
-        unmatched = [f'"{k}": {_list([_unmatched_out(u) for u in v], 2)}' for k, v in self.unmatched.items()]
-        lines.append('"unmatched": {\n  ' + ",\n  ".join(unmatched) + "\n }")
-        lines.append(f'"pins": {_list(self.pins, 1)}')
-        if self.proof is not None:
-            lines.append(f'"proof": {_dumps(self.proof.to_json())}')
-        return "{" + ",\n ".join(lines) + "\n}\n"
+        from automap import mapping_file
+
+        return mapping_file.to_text(self)
 
     @classmethod
     def from_json(cls, text: str, path: str = "") -> Mapping:
@@ -371,7 +359,9 @@ class Mapping:
                 path,
             )
         try:
-            return _Reader().mapping(data)
+            from automap.mapping_file import Reader
+
+            return Reader().mapping(data)
         except MappingError as e:
             raise MappingError(f"{at}: {e}", path) from None
 
@@ -500,183 +490,3 @@ def _plain(value: Any) -> Any:
 def _encode(text: str) -> bytes:
     # A lone surrogate has no UTF-8; the replacement, \udc80, happens to be its escape in JSON.
     return text.encode("utf-8", "backslashreplace")
-
-
-def _dumps(value: object) -> str:
-    try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError) as e:
-        raise MappingError(f"the mapping holds a value that JSON cannot: {e}") from None
-
-
-def _list(items: Iterable[object], indent: int) -> str:
-    lines = [_dumps(item) for item in items]
-    if not lines:
-        return "[]"
-    pad = "\n" + " " * (indent + 1)
-    return "[" + pad + ("," + pad).join(lines) + "\n" + " " * indent + "]"
-
-
-def _side_out(side: Side) -> dict[str, Any]:
-    return {"source": side.source, "parameters": side.parameters, "fingerprint": side.fingerprint}
-
-
-def _entry_out(e: Entry) -> dict[str, Any]:
-    out: dict[str, Any] = {"torch": list(e.torch), "mindspore": list(e.mindspore)}
-    if e.transform:
-        out["transform"] = to_json(e.transform)
-    out |= {"confidence": e.confidence, "review": e.review}
-    if e.review:
-        out["why"] = e.why
-    out["evidence"] = e.evidence
-    if e.runner_up is not None:
-        r = e.runner_up
-        out["runner_up"] = {"torch": list(r.torch), "mindspore": list(r.mindspore), "margin": r.margin}
-    if e.path is not None:
-        out["mindspore_path"] = e.path
-    return out
-
-
-def _unmatched_out(u: Unmatched) -> dict[str, Any]:
-    out: dict[str, Any] = {"name": u.name, "why": u.why}
-    if u.review:
-        out["review"] = True
-    if u.alias_of is not None:
-        out["alias_of"] = u.alias_of
-    return out
-
-
-class _Reader:
-    """JSON values to a mapping; every error says where in the file the wrong value is and what belongs there."""
-
-    def mapping(self, data: dict[str, Any]) -> Mapping:
-        self.keys(data, "it", ("format", "torch", "mindspore", "entries", "unmatched"), ("pins", "reverse", "proof"))
-        unmatched = self.get(data, "it", "unmatched", dict, "an object")
-        self.keys(unmatched, '"unmatched"', ("torch", "mindspore"))
-        return Mapping(
-            torch=self.side(data, "torch"),
-            mindspore=self.side(data, "mindspore"),
-            entries=tuple(self.entry(e, f"entry {i}") for i, e in enumerate(self.items(data, "it", "entries"), 1)),
-            unmatched_torch=self.unmatched(unmatched, "torch"),
-            unmatched_mindspore=self.unmatched(unmatched, "mindspore"),
-            pins=self.names(data, "it", "pins") if "pins" in data else (),
-            reverse=self.get(data, "it", "reverse", bool, "true or false") if "reverse" in data else False,
-            proof=self.proof(data["proof"]) if "proof" in data else None,
-        )
-
-    def proof(self, value: object) -> Proof:
-        at = '"proof"'
-        data = self.object(value, at)
-        numbers = ("error", "floor", "allowed", "repaired")
-        names = ("inputs", "not_exercised", "findings", "notes")
-        self.keys(data, at, ("status",), ("reason", "seeds", *numbers, *names, "alike"))
-        status = self.get(data, at, "status", str, "a string")
-        if status not in STATUSES:
-            raise MappingError(f'{at}: "status" must be one of {", ".join(STATUSES)}, not {status!r}')
-        seeds = self.items(data, at, "seeds") if "seeds" in data else []
-        alike = self.items(data, at, "alike") if "alike" in data else []
-        if not all(isinstance(p, list) and len(p) == 2 and all(isinstance(n, str) for n in p) for p in alike):
-            raise MappingError(f'{at}: "alike" must be a list of pairs of names, not {alike!r}')
-        if not all(isinstance(n, int) and not isinstance(n, bool) for n in seeds):
-            raise MappingError(f'{at}: "seeds" must be a list of whole numbers, not {seeds!r}')
-        figures: dict[str, Any] = {k: float(self.get(data, at, k, float, "a number")) for k in numbers if k in data}
-        lists: dict[str, Any] = {k: self.names(data, at, k) for k in names if k in data}
-        return Proof(
-            status,
-            self.get(data, at, "reason", str, "a string") if "reason" in data else "",
-            seeds=tuple(seeds),
-            alike=tuple((a, b) for a, b in alike),
-            **lists,
-            **figures,
-        )
-
-    def side(self, data: dict[str, Any], key: str) -> Side:
-        value = self.get(data, "it", key, dict, "an object")
-        self.keys(value, f'"{key}"', ("source", "parameters", "fingerprint"))
-        return Side(
-            self.get(value, f'"{key}"', "source", str, "a string"),
-            self.get(value, f'"{key}"', "parameters", int, "a whole number"),
-            self.get(value, f'"{key}"', "fingerprint", str, "a string"),
-        )
-
-    def entry(self, value: object, at: str) -> Entry:
-        data = self.object(value, at)
-        if isinstance(data.get("torch"), list):
-            at += f" ({', '.join(map(str, data['torch']))})"
-        optional = ("transform", "why", "evidence", "runner_up", "mindspore_path")
-        self.keys(data, at, ("torch", "mindspore", "confidence", "review"), optional)
-        confidence = self.get(data, at, "confidence", float, "a number from 0 to 1")
-        if not 0 <= confidence <= 1:
-            raise MappingError(f'{at}: "confidence" must be a number from 0 to 1, not {confidence}')
-        try:
-            transform = from_json(data.get("transform", []))
-        except TransformError as e:
-            raise MappingError(f"{at}: {e}") from None
-        return Entry(
-            torch=self.names(data, at, "torch"),
-            mindspore=self.names(data, at, "mindspore"),
-            transform=transform,
-            confidence=confidence,
-            review=self.get(data, at, "review", bool, "true or false"),
-            why=self.get(data, at, "why", str, "a string") if "why" in data else "",
-            evidence=self.get(data, at, "evidence", dict, "an object") if "evidence" in data else {},
-            runner_up=self.runner_up(data["runner_up"], f'{at}, "runner_up"') if "runner_up" in data else None,
-            path=self.get(data, at, "mindspore_path", str, "a string") if "mindspore_path" in data else None,
-        )
-
-    def runner_up(self, value: object, at: str) -> RunnerUp:
-        data = self.object(value, at)
-        self.keys(data, at, ("torch", "mindspore", "margin"))
-        margin = self.get(data, at, "margin", float, "a number")
-        return RunnerUp(self.names(data, at, "torch"), self.names(data, at, "mindspore"), margin)
-
-    def unmatched(self, data: dict[str, Any], key: str) -> tuple[Unmatched, ...]:
-        found = []
-        for i, value in enumerate(self.items(data, '"unmatched"', key), 1):
-            at = f"unmatched {key} name {i}"
-            item = self.object(value, at)
-            self.keys(item, at, ("name", "why"), ("review", "alias_of"))
-            found.append(
-                Unmatched(
-                    self.get(item, at, "name", str, "a string"),
-                    self.get(item, at, "why", str, "a string"),
-                    self.get(item, at, "review", bool, "true or false") if "review" in item else False,
-                    self.get(item, at, "alias_of", str, "a string") if "alias_of" in item else None,
-                )
-            )
-        return tuple(found)
-
-    @staticmethod
-    def object(value: object, at: str) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise MappingError(f"{at} must be an object, not {value!r}")
-        return value
-
-    @staticmethod
-    def keys(data: dict[str, Any], at: str, required: Iterable[str], optional: Iterable[str] = ()) -> None:
-        for key in required:
-            if key not in data:
-                raise MappingError(f'{at} lacks "{key}": add it, or run automap infer again')
-        for key in data:
-            if key not in (*required, *optional):
-                raise MappingError(f'{at} has an unknown key "{key}": known are {", ".join((*required, *optional))}')
-
-    @staticmethod
-    def get(data: dict[str, Any], at: str, key: str, kind: type, called: str) -> Any:
-        value = data[key]
-        fits = isinstance(value, int | float if kind is float else kind)
-        if not fits or (isinstance(value, bool) and kind is not bool):
-            raise MappingError(f'{at}: "{key}" must be {called}, not {value!r}')
-        return value
-
-    @classmethod
-    def items(cls, data: dict[str, Any], at: str, key: str) -> list[Any]:
-        items: list[Any] = cls.get(data, at, key, list, "a list")
-        return items
-
-    @classmethod
-    def names(cls, data: dict[str, Any], at: str, key: str) -> tuple[str, ...]:
-        names = cls.items(data, at, key)
-        if not all(isinstance(name, str) for name in names):
-            raise MappingError(f'{at}: "{key}" must be a list of names, not {names!r}')
-        return tuple(names)
