@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib.metadata
-import json
-import math
 import os
 import re
 import sys
@@ -17,11 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from automap import __version__
-from automap.errors import AutomapError, LockError, SourceError
-from automap.files import replacing
+from automap.errors import AutomapError, SourceError
 from automap.graph import Framework, Listing, Param
+from automap.lock_file import Lock, Model, models, read_lock, write
 from automap.mapping import Mapping as ParameterMapping
-from automap.mapping import Side
 from automap.running import FRAMEWORK_NAMES
 from automap.transforms import to_text
 from automap.weights import some
@@ -29,70 +26,11 @@ from automap.weights import some
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-FORMAT = "automap-lock/1"
-
 #: A comparison that failed when it was locked may fail again, by as much as this times the locked error.
 _GROWTH = 2.0
 
 #: A file in a source's text: all of it, or what stands before the attribute.
 _FILE = re.compile(r"(?P<path>.+\.py)(?P<attr>:.+)|(?P<whole>.+\.(?:csv|json|pth|pt|bin|safetensors|ckpt|trace))")
-
-
-@dataclass(frozen=True)
-class Model:
-    """One side of a lock.
-
-    Attributes:
-        source: what names the model, as ``open_source`` takes it; a file relative to the lock's folder.
-        args: the keyword arguments of its factory.
-        parameters: its listing when it was locked.
-    """
-
-    source: str
-    args: dict[str, Any]
-    parameters: tuple[Param, ...] = ()
-
-
-_NOTHING = ParameterMapping(Side("", 0, ""), Side("", 0, ""), ())
-
-
-@dataclass(frozen=True)
-class Lock:
-    """What a lock file holds.
-
-    Attributes:
-        torch: the PyTorch model.
-        mindspore: the MindSpore model.
-        mapping: the mapping inferred when it was locked.
-        pins: what it was inferred with.
-        static: whether it was inferred from the listings alone.
-        ignore_names: whether names counted as evidence.
-        seed: of the weights and inputs.
-        inputs: the inputs in words; empty if nothing was run.
-        rtol: the tolerance asked for, or None for the one that validation finds.
-        atol: the same.
-        error: the greatest difference of the outputs, relative to their scale, or None if nothing was compared.
-        tolerance: what was allowed of it, or None.
-        exit_code: of the validation, or None if there are no networks to run.
-        verdict: of the validation, in words.
-        versions: of automap, NumPy and the frameworks.
-    """
-
-    torch: Model
-    mindspore: Model
-    mapping: ParameterMapping = _NOTHING
-    pins: tuple[str, ...] = ()
-    static: bool = False
-    ignore_names: bool = False
-    seed: int = 0
-    inputs: tuple[str, ...] = ()
-    rtol: float | None = None
-    atol: float | None = None
-    error: float | None = None
-    tolerance: float | None = None
-    exit_code: int | None = None
-    verdict: str = ""
-    versions: dict[str, str | None] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -203,34 +141,8 @@ def write_lock(
         lock = _listed(asked, sides)
         lock = _inferred(lock, sides) if mapping is None else _with_mapping(lock, mapping)
         lock = _validated(lock, sides)
-    _write(lock, path)
+    write(lock, path)
     return lock
-
-
-def read_lock(path: str | os.PathLike[str]) -> Lock:
-    """Read a lock file.
-
-    Raises:
-        LockError: there is no such file, or it is no lock of a version known here.
-    """
-    where = os.fspath(path)
-    try:
-        data = json.loads(Path(where).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise LockError(f"no such lock file: {where}; automap infer --lock writes one", where) from None
-    except OSError as error:
-        raise LockError(f"{where} cannot be read: {error.strerror}", where) from None
-    except ValueError:
-        raise LockError(f"{where} is no lock file: it is not JSON", where) from None
-    version = data.get("format") if isinstance(data, dict) else None
-    if version != FORMAT:
-        found = f"its format is {version!r}, this automap reads {FORMAT!r}"
-        raise LockError(f"{where} is no lock file known here: {found}; write it anew with automap infer --lock", where)
-    try:
-        return _from_json(data, where)
-    except (AutomapError, KeyError, TypeError, ValueError, AttributeError) as error:
-        words = f"it lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise LockError(f"{where} is damaged: {words}; write it anew with automap infer --lock", where) from error
 
 
 def check(path: str | os.PathLike[str], update: bool = False) -> CheckReport:
@@ -262,7 +174,7 @@ def check(path: str | os.PathLike[str], update: bool = False) -> CheckReport:
                 raise
             drift.append(f"what was locked can no longer be done: {error}")
     if update:
-        _write(now, path)
+        write(now, path)
     return CheckReport(os.fspath(path), tuple(drift), tuple(_notes(old, now)), update, time.monotonic() - start)
 
 
@@ -314,7 +226,7 @@ def _open(lock: Lock, folder: Path) -> _Sides:
     opened: dict[Framework, Any] = {}
     listings: dict[Framework, Listing] = {}
     runnable = True
-    for framework, model in _models(lock):
+    for framework, model in models(lock):
         source = open_source(_absolute(model.source, folder), framework, model.args)
         # The listing first: running a network may rename its parameters.
         listings[framework] = source.listing()
@@ -395,7 +307,7 @@ def _validated(lock: Lock, sides: _Sides) -> Lock:
 
 def _drift_of_listings(old: Lock, now: Lock) -> list[str]:
     drift = []
-    for (framework, before), (_, after) in zip(_models(old), _models(now), strict=True):
+    for (framework, before), (_, after) in zip(models(old), models(now), strict=True):
         side = FRAMEWORK_NAMES[framework]
         was, new = ({p.name: p for p in model.parameters} for model in (before, after))
         drift += [f"{side} parameter {name} disappeared" for name in was if name not in new]
@@ -475,7 +387,7 @@ def _notes(old: Lock, now: Lock) -> list[str]:
         for package, version in old.versions.items()
         if version != now.versions.get(package)
     ]
-    for (framework, before), (_, after) in zip(_models(old), _models(now), strict=True):
+    for (framework, before), (_, after) in zip(models(old), models(now), strict=True):
         names = [p.name for p in before.parameters], [p.name for p in after.parameters]
         if names[0] != names[1] and sorted(names[0]) == sorted(names[1]):
             notes.append(f"the {FRAMEWORK_NAMES[framework]} parameters are listed in another order")
@@ -519,76 +431,7 @@ def _shape(p: Param) -> str:
 # -- the file ----------------------------------------------------------------------------------------------------------
 
 
-def _write(lock: Lock, path: str | os.PathLike[str]) -> None:
-    with replacing(os.fspath(path)) as part:
-        part.write_text(_to_json(lock), encoding="utf-8")
-
-
-def _to_json(lock: Lock) -> str:
-    """One line for each parameter and entry, so that a lock is reviewed and diffed in git."""
-    fields: dict[str, str] = {"format": _dumps(FORMAT)}
-    for framework, model in _models(lock):
-        rows = ",\n  ".join(_dumps([p.name, p.shape, p.dtype, p.kind]) for p in model.parameters)
-        head = f'"source": {_dumps(model.source)}, "args": {_dumps(model.args)}'
-        fields[framework] = f'{{{head}, "parameters": [\n  {rows}\n ]}}'
-    for name in ("versions", "pins", "static", "ignore_names", "seed", "inputs"):
-        fields[name] = _dumps(getattr(lock, name))
-    fields["tolerance"] = _dumps({"rtol": lock.rtol, "atol": lock.atol, "allowed": _rounded(lock.tolerance)})
-    fields["error"] = _dumps(_rounded(lock.error))
-    fields["exit_code"], fields["verdict"] = _dumps(lock.exit_code), _dumps(lock.verdict)
-    fields["mapping"] = lock.mapping.to_json().strip().replace("\n", "\n ")
-    return "{" + ",\n ".join(f'"{name}": {text}' for name, text in fields.items()) + "\n}\n"
-
-
-def _from_json(data: dict[str, Any], where: str) -> Lock:
-    def model(framework: Framework) -> Model:
-        d = data[framework]
-        parameters = tuple(
-            Param(name, None if shape is None else tuple(shape), dtype, kind)
-            for name, shape, dtype, kind in d["parameters"]
-        )
-        return Model(str(d["source"]), dict(d["args"]), parameters)
-
-    tolerance = data["tolerance"]
-    return Lock(
-        torch=model("torch"),
-        mindspore=model("mindspore"),
-        mapping=ParameterMapping.from_json(json.dumps(data["mapping"]), where),
-        pins=tuple(data["pins"]),
-        static=bool(data["static"]),
-        ignore_names=bool(data["ignore_names"]),
-        seed=int(data["seed"]),
-        inputs=tuple(data["inputs"]),
-        rtol=tolerance["rtol"],
-        atol=tolerance["atol"],
-        error=_number(data["error"]),
-        tolerance=_number(tolerance["allowed"]),
-        exit_code=data["exit_code"],
-        verdict=str(data["verdict"]),
-        versions=dict(data["versions"]),
-    )
-
-
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _rounded(number: float | None) -> float | str | None:
-    """Two digits are what a difference is worth; JSON has no word for infinity."""
-    if number is None:
-        return None
-    return float(f"{number:.1e}") if math.isfinite(number) else str(number)
-
-
-def _number(value: Any) -> float | None:
-    return None if value is None else float(value)
-
-
 # -- small things ------------------------------------------------------------------------------------------------------
-
-
-def _models(lock: Lock) -> tuple[tuple[Framework, Model], tuple[Framework, Model]]:
-    return ("torch", lock.torch), ("mindspore", lock.mindspore)
 
 
 def _relative(source: str, folder: Path) -> str:

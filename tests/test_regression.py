@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from automap import inference, regression
+from automap import inference, lock_file, regression
 from automap.errors import LockError, PinError, SourceError
 from automap.evidence import Proof
 from automap.mapping import Entry, Mapping, Side, Unmatched
@@ -108,7 +108,7 @@ def test_a_lock_of_listings_holds_the_mapping(lock: Path):
     assert set(data["versions"]) == {"automap", "torch", "mindspore", "numpy"}
     held = read_lock(lock)
     assert held.mapping.torch_2_ms["norm.bias"] == "norm.beta"
-    assert regression._to_json(held) == lock.read_text()
+    assert lock_file.to_json(held) == lock.read_text()
 
 
 def test_a_lock_is_the_same_bytes_again(lock: Path):
