@@ -5,8 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from automap import transforms
 from automap.drafting import can_reach, reaching
+from automap.dtypes import Array
 from automap.graph import Param
 from automap.layers import core
 from automap.names import PROJECTIONS, RECURRENT, SLOTS, is_framework_word
@@ -15,8 +18,28 @@ from automap.transforms import Transform
 #: Arrangements of equally shaped parameters of one module that are looked at.
 MOST_ARRANGEMENTS = 6
 
-#: One parameter's way: PyTorch's parameter, MindSpore's, and what happens to the array.
-Way = tuple[Param, Param, tuple[Transform, ...]]
+
+class Way(NamedTuple):
+    """How some parameters get their values: PyTorch's become MindSpore's, in order, by a chain of transforms."""
+
+    torch: tuple[Param, ...]
+    mindspore: tuple[Param, ...]
+    chain: tuple[Transform, ...] = ()
+
+    @property
+    def single(self) -> bool:
+        """Whether one parameter becomes one."""
+        return len(self.torch) == len(self.mindspore) == 1
+
+    @property
+    def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """PyTorch's and MindSpore's names."""
+        return tuple(t.name for t in self.torch), tuple(m.name for m in self.mindspore)
+
+    def values(self, value: Callable[[str], Array]) -> dict[str, Array]:
+        """What MindSpore's parameters get, by name, where ``value`` has PyTorch's values."""
+        made = transforms.apply(self.chain, [value(t.name) for t in self.torch])
+        return {m.name: array for m, array in zip(self.mindspore, made, strict=True)}
 
 
 @dataclass(frozen=True)
@@ -25,6 +48,16 @@ class Option:
 
     path: str
     ways: tuple[Way, ...]
+
+    @property
+    def torch(self) -> set[str]:
+        """The names of PyTorch's parameters."""
+        return {t.name for way in self.ways for t in way.torch}
+
+    @property
+    def mindspore(self) -> set[str]:
+        """The names of MindSpore's parameters."""
+        return {m.name for way in self.ways for m in way.mindspore}
 
 
 def choices(path: str, ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> list[Option]:
@@ -40,11 +73,14 @@ def choices(path: str, ours: list[tuple[str, Param]], theirs: list[tuple[str, Pa
 def turned(option: Option, which: Callable[[Param, Param], bool] = lambda t, m: True) -> Option:
     """The same weights with square matrices transposed."""
     turn = Transform("transpose", {"axes": [1, 0]})
-    ways = (
-        (t, m, (turn, *chain)) if _is_square(t) and turn not in chain and which(t, m) else (t, m, chain)
-        for t, m, chain in option.ways
-    )
-    return Option(option.path, tuple(ways))
+
+    def other(way: Way) -> Way:
+        if not way.single or turn in way.chain:
+            return way
+        (t,), (m,) = way.torch, way.mindspore
+        return way._replace(chain=(turn, *way.chain)) if _is_square(t) and which(t, m) else way
+
+    return Option(option.path, tuple(map(other, option.ways)))
 
 
 def pairings(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> list[tuple[Way, ...]]:
@@ -82,7 +118,7 @@ def pairings(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> 
         whole_l = any((p.size or 0) == (main_l.size or 0) for p, _ in pairs)
         whole_r = any((q.size or 0) == (main_r.size or 0) for _, q in pairs)
         if pairs and whole_l and whole_r:
-            found.append(tuple((p, q, reaching(p, q)) for p, q in pairs))
+            found.append(tuple(Way((p,), (q,), reaching(p, q)) for p, q in pairs))
     return found
 
 

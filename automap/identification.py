@@ -19,15 +19,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from automap import comparison, transforms
+from automap import comparison
 from automap.arrangements import Option, Way, choices, shape_key, turned
 from automap.drafting import can_reach, reaching
 from automap.dtypes import Array
-from automap.graph import Listing, Param
+from automap.graph import Listing
 from automap.layouts import adapted, replaced
 from automap.running import Forward, Inputs, Module, Runner, Visit
 from automap.tracing import Call, Fingerprint, Trace, apart, distance, fingerprint, in_order
-from automap.transforms import Transform
 
 #: A cell whose input is further than this from every module's sees something that PyTorch does not have.
 LOOSE = 0.05
@@ -66,7 +65,7 @@ class Identified:
         unsure: the cells that were chosen for among several, with nothing after them that confirms it.
         apart: the cells, in order, whose input agrees with no module's.
         tries: how many alternatives were run.
-        held: what each MindSpore parameter had in the end, with the transform: also those that no cell told.
+        held: the way by which each MindSpore parameter had its values in the end: also those that no cell told.
         outputs: what the network gave, as the runner returns it.
     """
 
@@ -76,7 +75,7 @@ class Identified:
     unsure: frozenset[str] = frozenset()
     apart: tuple[str, ...] = ()
     tries: int = 0
-    held: dict[str, tuple[Param, tuple[Transform, ...]]] = field(default_factory=dict)
+    held: dict[str, Way] = field(default_factory=dict)
     outputs: Any = None
 
 
@@ -159,9 +158,11 @@ class Identifier:
         own = [path for path, m in runner.modules.items() if m.own]
         self._inner = {path for path in own if any(o.startswith(f"{path}.") if path else o for o in own if o != path)}
         self._options: dict[tuple[str, str], list[Option]] = {}
-        self._held = {m.name: (t, chain) for t, m, chain in held}
-        self._holder = {t.name: m for t, m, _ in held}
-        self._undo: list[list[tuple[Param, Param | None, tuple[Transform, ...]]]] = []
+        self._held: dict[str, Way] = {}
+        self._holder: dict[str, Way] = {}
+        for way in held:
+            self._hold(way)
+        self._undo: list[list[tuple[str, Way | None]]] = []
         self._used: Counter[str] = Counter()
         self._trail: list[str] = []
         self._stack: list[_Choice] = []
@@ -265,34 +266,33 @@ class Identifier:
         self.found.seen[cell] = Seen(option, call, soft=soft)
 
     def _put(self, option: Option) -> None:
-        values = {}
-        for t, m, chain in option.ways:
-            (values[m.name],) = transforms.apply(chain, [self.value(t.name)])
-        self.runner.put(values)
+        for way in option.ways:
+            self.runner.put(way.values(self.value))
 
     def _displace(self, option: Option) -> None:
         """What had these weights without having been told so gets those that the cell had instead.
 
         A parameter that is used without a call of its cell is never told: it is left with what the others leave.
         """
-        mine = {m.name for _, m, _ in option.ways}
-        told = {m.name for s in self.found.seen.values() if not s.soft for _, m, _ in s.option.ways}
-        changes: list[tuple[Param, Param | None, tuple[Transform, ...]]] = []
-        for t, m, chain in option.ways:
-            other, before = self._holder.get(t.name), self._held.get(m.name)
-            untold = other is not None and other.name not in mine | told
-            if other is not None and untold and before is not None and can_reach(before[0], other):
-                changes.append((other, t, self._held[other.name][1]))
-                self._hold(before[0], other, reaching(before[0], other))
-                (values,) = transforms.apply(self._held[other.name][1], [self.value(before[0].name)])
-                self.runner.put({other.name: values})
-            changes.append((m, None if before is None else before[0], () if before is None else before[1]))
-            self._hold(t, m, chain)
+        told = {name for s in self.found.seen.values() if not s.soft for name in s.option.mindspore} | option.mindspore
+        changes: list[tuple[str, Way | None]] = []
+        for way in option.ways:
+            if way.single:
+                other, before = self._holder.get(way.torch[0].name), self._held.get(way.mindspore[0].name)
+                if other is not None and before is not None and other.single and before.single:
+                    (left,), (place,) = before.torch, other.mindspore
+                    if place.name not in told and can_reach(left, place):
+                        changes.append((place.name, self._held[place.name]))
+                        instead = Way((left,), (place,), reaching(left, place))
+                        self._hold(instead)
+                        self.runner.put(instead.values(self.value))
+            changes += [(m.name, self._held.get(m.name)) for m in way.mindspore]
+            self._hold(way)
         self._undo.append(changes)
 
-    def _hold(self, t: Param, m: Param, chain: tuple[Transform, ...]) -> None:
-        self._held[m.name] = t, chain
-        self._holder[t.name] = m
+    def _hold(self, way: Way) -> None:
+        self._held |= {m.name: way for m in way.mindspore}
+        self._holder |= {t.name: way for t in way.torch}
 
     def _forget(self, trail: int) -> None:
         while len(self._trail) > trail:
@@ -300,13 +300,13 @@ class Identifier:
             seen = self.found.seen.pop(cell)
             self._used[seen.option.path] -= not seen.soft
             self._apart.pop(cell, None)
-            for m, t, chain in reversed(self._undo.pop()):
-                if t is None:
-                    self._held.pop(m.name, None)
+            for name, way in reversed(self._undo.pop()):
+                if way is None:
+                    self._held.pop(name, None)
                     continue
-                self._hold(t, m, chain)
-                (values,) = transforms.apply(chain, [self.value(t.name)])
-                self.runner.put({m.name: values})
+                self._held[name] = way
+                self._holder |= {t.name: way for t in way.torch}
+                self.runner.put({name: way.values(self.value)[name]})
 
     def _confirm(self, bits: int) -> None:
         """A value agrees that depends on these parameters.
@@ -328,7 +328,7 @@ class Identifier:
 
     def _loose(self, bits: int) -> bool:
         """Whether some of these parameters were told by no cell, and others of their shape are as loose."""
-        told = self.trace.bits([t.name for s in self.found.seen.values() if not s.soft for t, _, _ in s.option.ways])
+        told = self.trace.bits([name for s in self.found.seen.values() if not s.soft for name in s.option.torch])
         mine, others = bits & ~told, self.trace.given & ~bits & ~told
         if not mine or not others:
             return False
@@ -491,7 +491,10 @@ class Identifier:
     def _allows(self, ways: tuple[Way, ...]) -> bool:
         """Whether no pin is against it."""
         return all(
-            self._pins.get(t.name, m.name) == m.name and self._pinned.get(m.name, t.name) == t.name for t, m, _ in ways
+            self._pins.get(t.name, m.name) == m.name and self._pinned.get(m.name, t.name) == t.name
+            for way in ways
+            for t in way.torch
+            for m in way.mindspore
         )
 
     # ------------------------------------------------------------------------------------------- outputs, and feeding
@@ -522,8 +525,8 @@ class Identifier:
                 self._used[seen.option.path] -= 1
                 self._used[option.path] += 1
                 self.found.seen[cell] = Seen(option, other, seen.before, after, seen.fed)
-                for t, m, chain in option.ways:
-                    self._hold(t, m, chain)
+                for way in option.ways:
+                    self._hold(way)
                 self._taken(cell, option)
                 return again
         self._put(seen.option)

@@ -21,7 +21,7 @@ from automap.comparison import Comparison
 from automap.dtypes import Array
 from automap.errors import InputError, NotRunnableError
 from automap.evidence import Proof
-from automap.graph import Listing
+from automap.graph import Listing, Param
 from automap.identification import Identified, Identifier, Seen
 from automap.mapping import Entry, Mapping
 from automap.names import is_framework_word
@@ -43,7 +43,7 @@ MOST_EXCHANGES = 12
 PORTS_OWN = frozenset({"activation", "alpha", "dropout", "gelu", "pooling", "residual"})
 
 #: Makes the mapping anew: it is given what running the networks has settled.
-Settle = Callable[[Sequence[Way]], Mapping]
+Settle = Callable[[Sequence[tuple[Param, Param, tuple[Transform, ...]]]], Mapping]
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Prover:
             say("Identifying the cells of the MindSpore network")
             found = self._identify(first, account)
             ways = self._settled(found, account)
-            mapping = self.start if self._is_known(ways) else self.settle(ways)
+            mapping = self.start if self._is_known(ways) else self._anew(ways)
             say("Comparing the outputs")
             if self._ran_as(found, mapping):
                 self.comparisons += self._compared(0, first.outputs, found.outputs)
@@ -234,7 +234,7 @@ class Prover:
         def agreeing(found: Identified) -> int:
             return sum(map(agrees, found.seen.values()))
 
-        told = {m.name for s in found.seen.values() if agrees(s) for _, m, _ in s.option.ways}
+        told = {name for s in found.seen.values() if agrees(s) for name in s.option.mindspore}
         reached = set(account.trace.of_bits(account.trace.given))
         for a, b in itertools.islice(self._loose(told, reached), MOST_EXCHANGES):
             before = self.start
@@ -280,10 +280,10 @@ class Prover:
         )
 
     def _ways(self, mapping: Mapping) -> Iterator[Way]:
-        """The entries of one name on either side."""
+        """The entries as ways."""
+        ours, theirs = self.witness.listing.by_name, self.target.by_name
         for e in mapping.entries:
-            if len(e.torch) == len(e.mindspore) == 1:
-                yield self.witness.listing.by_name[e.torch[0]], self.target.by_name[e.mindspore[0]], e.transform
+            yield Way(tuple(ours[t] for t in e.torch), tuple(theirs[m] for m in e.mindspore), e.transform)
 
     def _rank(self) -> Callable[[Module, Module], float]:
         """How sure the static mapping is that a module and a cell are each other's."""
@@ -304,20 +304,38 @@ class Prover:
         for cell, seen in found.seen.items():
             if cell not in unsure and seen.call >= 0 and seen.before <= account.tolerance[seen.call]:
                 ways += seen.option.ways
-        told = {t.name for t, _, _ in ways}
-        guessed = {m.name for cell in unsure for _, m, _ in found.seen[cell].option.ways}
-        before = {m.name: (t.name, chain) for t, m, chain in self._ways(self.static)}
-        for name, (t, chain) in found.held.items():
-            changed = self.request.ignore_names or before.get(name) != (t.name, chain)
-            if t.name not in told and changed and name not in guessed:
-                told.add(t.name)
-                ways.append((t, self.target.by_name[name], chain))
+        told = {t.name for way in ways for t in way.torch}
+        guessed = {name for cell in unsure for name in found.seen[cell].option.mindspore}
+        before = {way.names: way.chain for way in self._ways(self.static)}
+        for name, way in found.held.items():
+            changed = self.request.ignore_names or before.get(way.names) != way.chain
+            held = all(found.held.get(m.name) == way for m in way.mindspore)  # not only a part of it
+            if held and changed and name not in guessed and told.isdisjoint(way.names[0]):
+                told.update(way.names[0])
+                ways.append(way)
         return ways
+
+    def _anew(self, ways: Sequence[Way]) -> Mapping:
+        """The mapping with what the run has settled."""
+        mapping = self.settle([(*way.torch, *way.mindspore, way.chain) for way in ways if way.single])  # type: ignore[misc]
+        several = [way for way in ways if not way.single]
+        if not several:
+            return mapping
+        ours, theirs = ({n for way in several for n in way.names[side]} for side in (0, 1))
+        entries = [e for e in mapping.entries if ours.isdisjoint(e.torch) and theirs.isdisjoint(e.mindspore)]
+        entries += [Entry(*way.names, way.chain, 0.9, False, "", {"proven": None}) for way in several]
+        places = {p.name: i for i, p in enumerate(self.witness.listing)}
+        entries.sort(key=lambda e: places[e.torch[0]])
+        free = [
+            tuple(u for u in unmatched if u.name not in gone)
+            for unmatched, gone in ((mapping.unmatched_torch, ours), (mapping.unmatched_mindspore, theirs))
+        ]
+        return replace(mapping, entries=tuple(entries), unmatched_torch=free[0], unmatched_mindspore=free[1])
 
     def _is_known(self, ways: Sequence[Way]) -> bool:
         """Whether the static mapping says all of this already."""
         known = {(e.torch, e.mindspore): e.transform for e in self.start.entries}
-        return all(known.get(((t.name,), (m.name,))) == chain for t, m, chain in ways)
+        return all(known.get(way.names) == way.chain for way in ways)
 
     def _made(self, mapping: Mapping, testimony: Testimony) -> dict[str, Array]:
         """What the mapping makes of PyTorch's weights."""
@@ -333,7 +351,7 @@ class Prover:
         if any(s.fed for s in found.seen.values()):
             return False
         held = {m: (e.torch, e.transform) for e in self.start.entries for m in e.mindspore}
-        held |= {m: ((t.name,), chain) for m, (t, chain) in found.held.items()}
+        held |= {m: (way.names[0], way.chain) for m, way in found.held.items()}
         return held == {m: (e.torch, e.transform) for e in mapping.entries for m in e.mindspore}
 
     # ------------------------------------------------------------------------------------------------------- comparison
@@ -371,8 +389,8 @@ class Prover:
 
     def _judged(self, mapping: Mapping, found: Identified, weight: Weight | None) -> Mapping:
         """The mapping with what was proven about each entry."""
-        ran = {t.name for s in found.seen.values() for t, _, _ in s.option.ways if s.call >= 0}
-        sound = {t.name for cell in found.sound for t, _, _ in found.seen[cell].option.ways}
+        ran = {name for s in found.seen.values() if s.call >= 0 for name in s.option.torch}
+        sound = {name for cell in found.sound for name in found.seen[cell].option.torch}
         entries = []
         known = () if self.request.ignore_names else self.static.entries
         sure_before = {(e.torch, e.mindspore) for e in known if not e.review}
@@ -433,8 +451,11 @@ class Prover:
         out = set()
         for seen in found.seen.values():
             ways = seen.option.ways
-            if any(self._first(t.name) not in unproven for t, _, _ in ways):
-                out |= {self._first(t.name) for t, m, _ in ways if is_framework_word(t.leaf, m.leaf)}
+            if any(self._first(name) not in unproven for name in seen.option.torch):
+                single = (
+                    way for way in ways if way.single and is_framework_word(way.torch[0].leaf, way.mindspore[0].leaf)
+                )
+                out |= {self._first(way.torch[0].name) for way in single}
         return out
 
     def _first(self, name: str) -> str:

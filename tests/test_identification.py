@@ -217,7 +217,7 @@ def param(attribute: str, *shape: int) -> tuple[str, Param]:
 
 
 def ways(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> list[dict[str, str]]:
-    return [{t.leaf: m.leaf for t, m, _ in found} for found in pairings(ours, theirs)]
+    return [{t.leaf: m.leaf for (t,), (m,), _ in found} for found in pairings(ours, theirs)]
 
 
 def test_how_a_cell_can_get_its_weights() -> None:
