@@ -53,7 +53,8 @@ class Operation(ABC):
 
     Attributes:
         name: as it is written in a mapping.
-        required: its arguments, each with its kind (``axis``, ``axes``, ``sizes``, ``pieces``, ``count``, ``dtype``).
+        required: its arguments, each with its kind (``axis``, ``axes``, ``sizes``, ``pieces``, ``parts``, ``count``,
+            ``dtype``).
         optional: arguments that only its inverse needs, where the shapes do not tell.
     """
 
@@ -142,6 +143,73 @@ class Reshape(Each):
         if shape is None:
             raise TransformError(f'reshape to {args["shape"]} has no inverse without the shape "before"')
         return Transform("reshape", {"shape": shape, "before": args["shape"]})
+
+
+class Unflatten(Each):
+    """One axis taken apart into several, in order; one of their sizes may be -1, which is then found for each array.
+
+    The view of a fused weight by head, ``unflatten(axis=0, sizes=[heads, 3, -1])``, is the same for weight and bias.
+    """
+
+    name = "unflatten"
+    required: ClassVar = {"axis": "axis", "sizes": "parts"}
+
+    def shape(self, args: Args, shape: Shape) -> Shape:
+        axis, sizes = args["axis"], args["sizes"]
+        if axis < len(shape):
+            rest = prod(n for n in sizes if n >= 0)
+            found = [n if n >= 0 else shape[axis] // rest for n in sizes]
+            if prod(found) == shape[axis]:
+                return (*shape[:axis], *found, *shape[axis + 1 :])
+        raise TransformError(f"unflatten of axis {axis} into {sizes} does not fit {list(shape)}")
+
+    def one(self, args: Args, array: Array) -> Array:
+        return array.reshape(self.shape(args, array.shape))
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        return Transform("flatten", {"axis": args["axis"], "count": len(args["sizes"]), "before": args["sizes"]})
+
+
+class Flatten(Each):
+    """``count`` adjacent axes joined into one, from ``axis`` on.
+
+    ``before`` are their sizes, for the inverse; one may be -1, where the arrays differ or where it is not known.
+    """
+
+    name = "flatten"
+    required: ClassVar = {"axis": "axis", "count": "count"}
+    optional: ClassVar = {"before": "parts"}
+
+    def checked(self, args: Args) -> Args:
+        args = super().checked(args)
+        if "before" in args and len(args["before"]) != args["count"]:
+            raise TransformError(f"flatten: before must have {args['count']} sizes, not {args['before']}")
+        return args
+
+    def shape(self, args: Args, shape: Shape) -> Shape:
+        axis, end = args["axis"], args["axis"] + args["count"]
+        if end > len(shape):
+            raise TransformError(f"flatten of {args['count']} axes from {axis} on does not fit {list(shape)}")
+        if any(n not in (-1, size) for n, size in zip(args.get("before", ()), shape[axis:end], strict=False)):
+            raise TransformError(f"flatten from axis {axis} on is of {args['before']}, not of {list(shape[axis:end])}")
+        return (*shape[:axis], prod(shape[axis:end]), *shape[end:])
+
+    def one(self, args: Args, array: Array) -> Array:
+        return array.reshape(self.shape(args, array.shape))
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        axis, count = args["axis"], args["count"]
+        sizes = args.get("before")
+        if sizes is None:
+            known = {s[axis : axis + count] for s in shapes if s is not None}
+            if not known or None in shapes:
+                raise TransformError('flatten has no inverse without the sizes "before"')
+            # -1 where the arrays differ, as the parts of a projection do that is taken apart by heads.
+            sizes = [n[0] if len(set(n)) == 1 else -1 for n in zip(*known, strict=True)]
+            if sizes.count(-1) > 1 or (-1 in sizes and 0 in sizes):
+                differ = ", ".join(str(list(n)) for n in sorted(known))
+                raise TransformError(f"flatten of axes of the sizes {differ} has no inverse that is the same for all")
+        return Transform("unflatten", {"axis": axis, "sizes": sizes})
 
 
 class Transpose(Each):
@@ -406,6 +474,12 @@ def _checked(op: str, arg: str, kind: str, value: Any) -> Any:
         if _is_size(value) and (kind == "axis" or value > 0):
             return int(value)
         raise TransformError(f"{op}: {arg} must be a whole number from {int(kind == 'count')} on, not {value!r}")
+    if kind == "parts":
+        if not isinstance(value, list | tuple) or not value or [v for v in value if not _is_size(v)] not in ([], [-1]):
+            raise TransformError(f"{op}: {arg} must be a list of whole numbers, one of them -1 at most, not {value!r}")
+        if -1 in value and 0 in value:
+            raise TransformError(f"{op}: {arg} has a 0 beside the -1, which could then be anything: {list(value)}")
+        return [int(v) for v in value]
     if not isinstance(value, list | tuple) or not all(map(_is_size, value)) or (kind == "pieces" and not value):
         raise TransformError(f"{op}: {arg} must be a list of whole numbers from 0 on, not {value!r}")
     numbers = [int(v) for v in value]

@@ -39,6 +39,30 @@ def reshape(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
 
 
 @st.composite
+def unflatten(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
+    shape, parts = draw(SHAPES), draw(st.lists(st.integers(0, 3), min_size=1, max_size=3))
+    axis = draw(st.integers(0, len(shape) - 1))
+    sizes = list(parts)
+    hole = draw(st.none() | st.integers(0, len(parts) - 1))
+    if hole is not None and 0 not in parts[:hole] + parts[hole + 1 :]:
+        sizes[hole] = -1
+    made = [parts]
+    if -1 in sizes and draw(st.booleans()):  # arrays that differ there
+        made.append([draw(st.integers(0, 3)) if n == -1 else n for n in sizes])
+    arrays = [filled((*shape[:axis], int(np.prod(n)), *shape[axis + 1 :]), draw(DTYPES)) for n in made]
+    return Transform("unflatten", {"axis": axis, "sizes": sizes}), arrays
+
+
+@st.composite
+def flatten(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
+    apart, arrays = draw(unflatten())
+    axis, sizes = apart.args["axis"], apart.args["sizes"]
+    arrays = list(transforms.apply([apart], arrays))
+    args = {"axis": axis, "count": len(sizes), **({"before": sizes} if draw(st.booleans()) else {})}
+    return Transform("flatten", args), arrays
+
+
+@st.composite
 def transpose(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
     shape = draw(SHAPES)
     axes = draw(st.permutations(range(len(shape))))
@@ -85,6 +109,8 @@ def cast_(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
 
 CASES = {
     "reshape": reshape(),
+    "unflatten": unflatten(),
+    "flatten": flatten(),
     "transpose": transpose(),
     "concat": concat(),
     "split": split(),
@@ -140,12 +166,49 @@ def test_meaning() -> None:
         return [a.tolist() for a in transforms.apply([Transform(op, args)], arrays)]
 
     assert run("reshape", x, shape=[3, 1, 2]) == [[[[0, 1]], [[2, 3]], [[4, 5]]]]
+    assert run("unflatten", x, axis=1, sizes=[3, -1]) == [[[[0], [1], [2]], [[3], [4], [5]]]]
+    assert run("flatten", x, x[:1], axis=0, count=2) == [[0, 1, 2, 3, 4, 5], [0, 1, 2]]
     assert run("transpose", x, axes=[1, 0]) == [[[0, 3], [1, 4], [2, 5]]]
     assert run("concat", x, x[:1], axis=0) == [[[0, 1, 2], [3, 4, 5], [0, 1, 2]]]
     assert run("split", x, axis=1, sizes=[1, 2]) == [[[0], [3]], [[1, 2], [4, 5]]]
     assert run("stack", x[0], x[1], axis=1) == [[[0, 3], [1, 4], [2, 5]]]
     assert run("unstack", x, axis=1, count=3) == [[0, 3], [1, 4], [2, 5]]
     assert run("cast", x / 3, dtype="float16") == [(x / 3).astype(np.float16).tolist()]
+
+
+@pytest.mark.parametrize("rest", [(), (5,)], ids=["bias", "weight"])
+@pytest.mark.parametrize("queries", [1, 3])
+def test_fused_by_heads(queries: int, rest: tuple[int, ...]) -> None:
+    """Groups of some queries, one key and one value, fused row by row, against a loop over the heads; and back."""
+    groups, size = 2, 4
+    fused = filled((groups * (queries + 2) * size, *rest))
+    parts: list[list[Array]] = [[], [], []]
+    for head, rows in enumerate(np.split(fused, groups * (queries + 2))):
+        parts[max(0, head % (queries + 2) - queries + 1)].append(rows)
+    wanted = [np.concatenate(part) for part in parts]
+
+    chain = transforms.from_text(
+        f"unflatten(axis=0, sizes=[{groups}, {queries + 2}, {size}]) | split(axis=1, sizes=[{queries}, 1, 1])"
+        " | flatten(axis=0, count=3)"
+    )
+    assert all(map(same, wanted, transforms.apply(chain, [fused])))
+    undone = transforms.inverse(chain, [fused.shape])
+    assert transforms.to_text(undone) == (
+        f"unflatten(axis=0, sizes=[{groups}, {-1 if queries > 1 else 1}, {size}])"
+        f" | concat(axis=1, sizes=[{queries}, 1, 1])"
+        f" | flatten(axis=0, count=3, before=[{groups}, {queries + 2}, {size}])"
+    )
+    assert same(transforms.apply(undone, wanted)[0], fused)
+    again = transforms.inverse(undone, [None] * 3)  # which says all that is needed
+    assert all(map(same, wanted, transforms.apply(again, [fused])))
+
+    # The chain that fuses, as one writes it.
+    chain = transforms.from_text(
+        f"unflatten(axis=0, sizes=[{groups}, -1, {size}]) | concat(axis=1) | flatten(axis=0, count=3)"
+    )
+    assert same(transforms.apply(chain, wanted)[0], fused)
+    undone = transforms.inverse(chain, [a.shape for a in wanted])
+    assert all(map(same, wanted, transforms.apply(undone, [fused])))
 
 
 @pytest.mark.parametrize("axes", list(permutations(range(3))))
@@ -156,7 +219,14 @@ def test_transpose_is_numpys(axes: tuple[int, ...]) -> None:
 
 @pytest.mark.parametrize(
     "chain",
-    ["reshape(shape=[6])", "transpose(axes=[1, 0])", "split(axis=0, sizes=[1, 1])", "unstack(axis=1, count=3)"],
+    [
+        "reshape(shape=[6])",
+        "flatten(axis=0, count=2)",
+        "unflatten(axis=1, sizes=[1, 3])",
+        "transpose(axes=[1, 0])",
+        "split(axis=0, sizes=[1, 1])",
+        "unstack(axis=1, count=3)",
+    ],
 )
 def test_views_where_possible(chain: str) -> None:
     x = filled((2, 3))
@@ -199,6 +269,17 @@ def test_inverse_without_shapes() -> None:
     ("chain", "shapes", "message"),
     [
         ("reshape(shape=[6])", [None], 'reshape to [6] has no inverse without the shape "before"'),
+        ("flatten(axis=0, count=2)", [None], 'flatten has no inverse without the sizes "before"'),
+        (
+            "flatten(axis=0, count=2)",
+            [(2, 3), (3, 2)],
+            "flatten of axes of the sizes [2, 3], [3, 2] has no inverse that is the same for all",
+        ),
+        (
+            "flatten(axis=0, count=2)",
+            [(0, 3), (0, 2)],
+            "flatten of axes of the sizes [0, 2], [0, 3] has no inverse that is the same for all",
+        ),
         ("concat(axis=0)", [None, None], 'concat has no inverse without its "sizes"'),
         ('cast(dtype="int8")', [(2,)], 'cast to int8 has no inverse without the type "before"'),
         ("reshape(shape=[6])", [(2, 3), (3, 2)], 'reshape to [6] has no inverse without the shape "before"'),
@@ -215,6 +296,14 @@ def test_no_inverse(chain: str, shapes: list[tuple[int, ...] | None], message: s
     [
         ("reshape(shape=[5])", [(2, 3)], "reshape to [5] does not fit [2, 3]"),
         ("reshape(shape=[6], before=[6, 1])", [(2, 3)], "reshape is from [6, 1], not from [2, 3]"),
+        ("unflatten(axis=1, sizes=[2, -1])", [(2, 3)], "unflatten of axis 1 into [2, -1] does not fit [2, 3]"),
+        ("unflatten(axis=2, sizes=[1])", [(2, 3)], "unflatten of axis 2 into [1] does not fit [2, 3]"),
+        ("flatten(axis=1, count=2)", [(2, 3)], "flatten of 2 axes from 1 on does not fit [2, 3]"),
+        (
+            "flatten(axis=0, count=2, before=[-1, 2])",
+            [(2, 3)],
+            "flatten from axis 0 on is of [-1, 2], not of [2, 3]",
+        ),
         ("transpose(axes=[1, 0])", [(2, 3, 1)], "transpose by [1, 0] does not fit [2, 3, 1]"),
         ("concat(axis=0)", [(2, 3), (2, 4)], "concat along axis 0 does not fit [2, 3], [2, 4]"),
         ("concat(axis=1)", [(2,), (3,)], "concat along axis 1 does not fit [2], [3]"),
@@ -247,7 +336,10 @@ def test_shapes_that_do_not_fit(chain: str, shapes: list[tuple[int, ...]], messa
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ([{"op": "flip"}], "no transform 'flip'; there are reshape, transpose, concat, split, stack, unstack, cast"),
+        (
+            [{"op": "flip"}],
+            "no transform 'flip'; there are reshape, unflatten, flatten, transpose, concat, split, stack, unstack, cast",
+        ),
         ([{"op": "split", "axis": 0}], "split needs 'sizes'"),
         ([{"op": "split", "axis": 0, "sizes": []}], "split: sizes must be a list of whole numbers from 0 on, not []"),
         ([{"op": "stack", "dim": 0}], "stack takes axis, not 'dim'"),
@@ -258,6 +350,18 @@ def test_shapes_that_do_not_fit(chain: str, shapes: list[tuple[int, ...]], messa
         (
             [{"op": "transpose", "axes": [0, 2]}],
             "transpose: axes must name every axis once, such as [1, 0], not [0, 2]",
+        ),
+        (
+            [{"op": "unflatten", "axis": 0, "sizes": [-1, 2, -1]}],
+            "unflatten: sizes must be a list of whole numbers, one of them -1 at most, not [-1, 2, -1]",
+        ),
+        (
+            [{"op": "unflatten", "axis": 0, "sizes": [0, -1]}],
+            "unflatten: sizes has a 0 beside the -1, which could then be anything: [0, -1]",
+        ),
+        (
+            [{"op": "flatten", "axis": 0, "count": 2, "before": [6]}],
+            "flatten: before must have 2 sizes, not [6]",
         ),
         ([{"op": "stack", "axis": 1.0}], "stack: axis must be a whole number from 0 on, not 1.0"),
         ([{"op": "reshape", "shape": "12"}], "reshape: shape must be a list of whole numbers from 0 on, not '12'"),
