@@ -336,10 +336,7 @@ def test_shapes_that_do_not_fit(chain: str, shapes: list[tuple[int, ...]], messa
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            [{"op": "flip"}],
-            "no transform 'flip'; there are reshape, unflatten, flatten, transpose, concat, split, stack, unstack, cast",
-        ),
+        ([{"op": "flip"}], f"no transform 'flip'; there are {', '.join(OPERATIONS)}"),
         ([{"op": "split", "axis": 0}], "split needs 'sizes'"),
         ([{"op": "split", "axis": 0, "sizes": []}], "split: sizes must be a list of whole numbers from 0 on, not []"),
         ([{"op": "stack", "dim": 0}], "stack takes axis, not 'dim'"),
