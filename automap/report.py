@@ -35,6 +35,7 @@ _DONE = {
     "split": "split",
     "stack": "stacked",
     "unstack": "unstacked",
+    "reorder": "in another order",
 }
 
 #: What each part of the evidence looks at.

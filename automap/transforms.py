@@ -343,6 +343,29 @@ class Unstack(Operation):
         return Transform("stack", {"axis": args["axis"]})
 
 
+class Reorder(Operation):
+    """The same arrays in another order: ``places`` are where each of them stood, such as ``[1, 0]`` for two exchanged."""
+
+    name = "reorder"
+    required: ClassVar = {"places": "axes"}
+
+    def count(self, args: Args, n: int) -> int:
+        if n != len(args["places"]):
+            raise TransformError(f"reorder to {args['places']} takes {len(args['places'])} arrays, not {n}")
+        return n
+
+    def shapes(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+        self.count(args, len(shapes))
+        return tuple(shapes[i] for i in args["places"])
+
+    def run(self, args: Args, arrays: Sequence[Array]) -> list[Array]:
+        return [arrays[i] for i in args["places"]]
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        places = args["places"]
+        return Transform("reorder", {"places": [places.index(i) for i in range(len(places))]})
+
+
 class Cast(Each):
     """Another element type, rounded to nearest. ``before`` is the type that goes in, for the inverse.
 

@@ -101,6 +101,12 @@ def unstack(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
 
 
 @st.composite
+def reorder(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
+    arrays = [filled(draw(SHAPES), draw(DTYPES), 10 * i) for i in range(draw(st.integers(1, 4)))]
+    return Transform("reorder", {"places": draw(st.permutations(range(len(arrays))))}), arrays
+
+
+@st.composite
 def cast_(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
     # Small whole numbers are exact in every one of these, so that the way back gives the same.
     before, dtype = draw(st.permutations(["float32", "float16", "bfloat16", "int64", "float64"]))[:2]
@@ -116,6 +122,7 @@ CASES = {
     "split": split(),
     "stack": stack(),
     "unstack": unstack(),
+    "reorder": reorder(),
     "cast": cast_(),
 }
 
@@ -319,6 +326,7 @@ def test_no_inverse(chain: str, shapes: list[tuple[int, ...] | None], message: s
         ("split(axis=0, sizes=[1, 1])", [(2,), (2,)], "split takes one array, not 2"),
         ("stack(axis=0)", [(2,), (3,)], "stack along axis 0 does not fit [2], [3]"),
         ("stack(axis=2)", [(2,), (2,)], "stack along axis 2 does not fit [2], [2]"),
+        ("reorder(places=[1, 0])", [(2,)], "reorder to [1, 0] takes 2 arrays, not 1"),
         ("unstack(axis=0, count=3)", [(2, 3)], "unstack of 3 along axis 0 does not fit [2, 3]"),
         ("unstack(axis=0, count=2)", [(2,), (2,)], "unstack takes one array, not 2"),
     ],
