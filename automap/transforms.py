@@ -344,7 +344,7 @@ class Unstack(Operation):
 
 
 class Reorder(Operation):
-    """The same arrays in another order: ``places`` are where each of them stood, such as ``[1, 0]`` for two exchanged."""
+    """The same arrays in another order: ``places`` are where each of them stood, ``[1, 0]`` for two exchanged."""
 
     name = "reorder"
     required: ClassVar = {"places": "axes"}
