@@ -140,8 +140,8 @@ def widen(array: Array) -> Array:
     """An array that NumPy can compute with: bfloat16 becomes float32, exactly; any other array comes back as it is."""
     if dtype_name(array) != "bfloat16":
         return array
-    bits = array["bfloat16"].astype(np.uint32)
-    bits <<= 16
+    bits = np.asarray(array["bfloat16"]).astype(np.uint32)
+    np.left_shift(bits, np.uint32(16), out=bits)
     return bits.view(np.float32)
 
 

@@ -1,0 +1,326 @@
+"""Steps that compute: other element types, and weights that one framework keeps as the product or sum of several.
+
+They compute in float64, a block at a time, and round to the element type that goes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from automap.dtypes import DTYPES, Array, cast, dtype_name
+from automap.errors import TransformError
+from automap.steps import Args, DType, Each, Operation, Shape, Transform, blocks, floats, listed, named, store, values
+
+
+class Cast(Each):
+    """Another element type, rounded to nearest. ``before`` is the type that goes in, for the inverse.
+
+    Values that are out of the range of the type, or that a whole number cannot hold, are an error.
+    """
+
+    name = "cast"
+    required: ClassVar = {"dtype": "dtype"}
+    optional: ClassVar = {"before": "dtype"}
+    elementwise = True
+
+    def shape(self, args: Args, shape: Shape) -> Shape:
+        return shape
+
+    def dtypes(self, args: Args, dtypes: Sequence[DType]) -> tuple[DType, ...]:
+        for name in map(named, dtypes):
+            if args.get("before", name) != name:
+                raise TransformError(f"cast is from {args['before']}, not from {name}")
+        return (DTYPES[args["dtype"]],) * len(dtypes)
+
+    def view(self, args: Args, array: Array) -> Array | None:
+        return array if dtype_name(array) == args["dtype"] else None
+
+    def fill(self, args: Args, array: Array, out: Array) -> None:
+        lost = 0
+        for block in blocks(array.shape):
+            out[block], loss = cast(array[block], args["dtype"])
+            lost += loss.overflow + loss.inexact
+        if lost:
+            raise TransformError(f"cast to {args['dtype']} cannot hold {lost} value(s)")
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        if "before" not in args:
+            raise TransformError(f'cast to {args["dtype"]} has no inverse without the type "before"')
+        return Transform("cast", {"dtype": args["before"], "before": args["dtype"]})
+
+
+class Scale(Each):
+    """Every element times a factor. The inverse multiplies by one over it, which may differ in the last bit."""
+
+    name = "scale"
+    required: ClassVar = {"factor": "number"}
+    elementwise = True
+
+    def shape(self, args: Args, shape: Shape) -> Shape:
+        return shape
+
+    def dtypes(self, args: Args, dtypes: Sequence[DType]) -> tuple[DType, ...]:
+        floats(self.name, dtypes)
+        return tuple(dtypes)
+
+    def fill(self, args: Args, array: Array, out: Array) -> None:
+        for block in blocks(array.shape):
+            store(self.name, values(array[block]) * args["factor"], out[block])
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        if not args["factor"]:
+            raise TransformError("scale by 0 has no inverse")
+        return Transform("scale", {"factor": 1 / args["factor"]})
+
+
+class Computed(Operation):
+    """An operation on a fixed number of floating-point arrays. What comes out has the element type of one of them.
+
+    Attributes:
+        given: how many arrays it takes.
+        main: which of them has this element type.
+    """
+
+    given: ClassVar[tuple[int, ...]]
+    made: ClassVar[int] = 1
+    main: ClassVar[int] = 0
+
+    def count(self, args: Args, n: int) -> int:
+        if n not in self.given:
+            raise TransformError(f"{self.name} takes {' or '.join(map(str, self.given))} array(s), not {n}")
+        return self.made
+
+    def shapes(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+        self.count(args, len(shapes))
+        found = self.fit(args, shapes)
+        if found is None:
+            said = ", ".join(f"{k}={v}" for k, v in args.items())
+            raise TransformError(f"{self.name}({said}) does not fit {listed(shapes)}")
+        return found
+
+    def fit(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
+        """The shapes that come out; None where those that go in do not fit."""
+        raise NotImplementedError
+
+    def dtypes(self, args: Args, dtypes: Sequence[DType]) -> tuple[DType, ...]:
+        floats(self.name, dtypes)
+        return (dtypes[self.main],) * self.made
+
+
+class Add(Operation):
+    """The sum of arrays of one shape: two biases that one framework keeps as their sum."""
+
+    name = "add"
+    required: ClassVar[dict[str, str]] = {}
+
+    def count(self, args: Args, n: int) -> int:
+        if n < 1:
+            raise TransformError("add takes at least one array")
+        return 1
+
+    def shapes(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
+        self.count(args, len(shapes))
+        if len(set(shapes)) != 1:
+            raise TransformError(f"add does not fit {listed(shapes)}")
+        return (shapes[0],)
+
+    def dtypes(self, args: Args, dtypes: Sequence[DType]) -> tuple[DType, ...]:
+        floats(self.name, dtypes)
+        return super().dtypes(args, dtypes)
+
+    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+        for block in blocks(out[0].shape):
+            total = values(arrays[0][block])
+            for a in arrays[1:]:
+                total += values(a[block])
+            store(self.name, total, out[0][block])
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        raise TransformError("add has no inverse: a sum does not tell its parts")
+
+
+class WeightNorm(Computed):
+    """Lengths and directions -> weight, as ``torch.nn.utils.weight_norm`` keeps them (``weight_g``, ``weight_v``, or
+    ``original0``, ``original1``): the weight is ``g * v / norm(v)``.
+
+    The norm is over all axes but ``axis``; without it, over all of them (PyTorch's ``dim=None``).
+    """
+
+    name = "weight_norm"
+    required: ClassVar[dict[str, str]] = {}
+    optional: ClassVar = {"axis": "axis"}
+    given = (2,)
+    main = 1
+
+    def fit(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
+        length, shape = shapes
+        axis = args.get("axis")
+        if axis is not None and axis >= len(shape):
+            return None
+        return (shape,) if prod(length) == prod(_length_shape(axis, shape)) else None
+
+    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+        length, v = arrays
+        norm = _norm(v, args.get("axis"))
+        if lost := np.count_nonzero(norm == 0):
+            raise TransformError(f"weight_norm: {lost} direction(s) are all zero")
+        factor = values(length).reshape(norm.shape) / norm
+        for block in blocks(v.shape):
+            store(self.name, values(v[block]) * _part(factor, block), out[0][block])
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        return Transform("split_norm", args)
+
+
+class SplitNorm(Computed):
+    """Weight -> lengths and directions, as ``weight_norm`` puts them together. The direction is the weight itself."""
+
+    name = "split_norm"
+    required: ClassVar[dict[str, str]] = {}
+    optional: ClassVar = {"axis": "axis"}
+    given = (1,)
+    made = 2
+
+    def fit(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
+        axis, (shape,) = args.get("axis"), shapes
+        if axis is not None and axis >= len(shape):
+            return None
+        return (_length_shape(axis, shape) if axis is not None else (), shape)
+
+    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+        norm = _norm(arrays[0], args.get("axis"))
+        if lost := np.count_nonzero(norm == 0):
+            raise TransformError(f"split_norm: {lost} part(s) of the weight are all zero and have no direction")
+        store(self.name, norm.reshape(out[0].shape), out[0])
+        out[1][...] = arrays[0]
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        return Transform("weight_norm", args)
+
+
+class SpectralNorm(Computed):
+    """Weight and its two singular vectors u, v -> the weight as ``torch.nn.utils.spectral_norm`` has it in evaluation.
+
+    That is the weight over ``u @ W @ v``, where ``W`` has the positions of ``axis`` as its rows.
+    """
+
+    name = "spectral_norm"
+    required: ClassVar = {"axis": "axis"}
+    given = (3,)
+
+    def fit(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
+        axis, (shape, u, v) = args["axis"], shapes
+        if axis >= len(shape) or u != (shape[axis],) or v != (prod(shape) // max(1, shape[axis]),):
+            return None
+        return (shape,)
+
+    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+        weight = np.moveaxis(arrays[0], args["axis"], 0)
+        u, v = values(arrays[1]), values(arrays[2])
+        right = v.reshape(weight.shape[1:])
+        sigma = 0.0
+        for block in blocks(weight.shape):
+            rows = u[block[0]].reshape(-1, *(1,) * (weight.ndim - 1))
+            sigma += float(np.sum(values(weight[block]) * rows * right[block[1:]]))
+        if not sigma:
+            raise TransformError("spectral_norm: u @ weight @ v is zero")
+        for block in blocks(arrays[0].shape):
+            store(self.name, values(arrays[0][block]) / sigma, out[0][block])
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        raise TransformError("spectral_norm has no inverse: the factor that it divides by is lost")
+
+
+class Lora(Computed):
+    """Weight, A and B of a low-rank adaptation -> the merged weight, ``W + alpha / rank * B @ A`` (Hu et al., 2021).
+
+    A is ``[rank, …]`` with the sizes of the weight after the first, B is ``[outputs, rank]`` (with ones after it for a
+    convolution). ``transposed``: the product belongs there transposed, as with embeddings. ``rooted``: alpha is over
+    the square root of the rank.
+    """
+
+    name = "lora"
+    required: ClassVar = {"alpha": "number"}
+    optional: ClassVar = {"transposed": "flag", "rooted": "flag"}
+    given = (3,)
+
+    def fit(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
+        shape, a, b = shapes
+        if len(shape) < 2 or not a or not a[0] or len(b) < 2 or b[1] != a[0] or prod(b[2:]) != 1:
+            return None
+        made = (b[0], *a[1:])
+        return (shape,) if shape == (made[::-1] if args.get("transposed") else made) else None
+
+    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+        weight, rank = arrays[0], arrays[1].shape[0]
+        factor = args["alpha"] / (rank**0.5 if args.get("rooted") else rank)
+        a, b = values(arrays[1]).reshape(rank, -1), values(arrays[2]).reshape(-1, rank) * factor
+        left, right = (a.T, b.T) if args.get("transposed") else (b, a)
+        step = max(1, (1 << 17) // max(1, prod(weight.shape[1:])))
+        for start in range(0, len(weight), step):
+            rows = slice(start, start + step)
+            old = values(weight[rows])
+            store(self.name, old + (left[rows] @ right).reshape(old.shape), out[0][rows])
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        raise TransformError("lora has no inverse: a merged weight does not tell its parts")
+
+
+class FoldNorm(Computed):
+    """Weight (and bias) of a layer, and gamma, beta, mean and variance of the batch normalisation after it -> the
+    weight and the bias of the one layer that does the same in evaluation.
+
+    ``axis`` is that of the output channels in the weight: 0 if it is not given, 1 for a transposed convolution.
+    """
+
+    name = "fold_norm"
+    required: ClassVar = {"eps": "number"}
+    optional: ClassVar = {"axis": "axis"}
+    given = (5, 6)
+    made = 2
+
+    def fit(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
+        axis, shape = args.get("axis", 0), shapes[0]
+        if axis >= len(shape) or set(shapes[1:]) != {(shape[axis],)}:
+            return None
+        return (shape, (shape[axis],))
+
+    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+        weight, *rest = arrays
+        gamma, beta, mean, variance = map(values, rest[-4:])
+        bias = values(rest[0]) if len(rest) == 5 else 0.0
+        if (variance + args["eps"] <= 0).any():
+            raise TransformError("fold_norm: a variance is not positive")
+        factor = gamma / np.sqrt(variance + args["eps"])
+        store(self.name, (bias - mean) * factor + beta, out[1])
+        shape = [1] * weight.ndim
+        shape[args.get("axis", 0)] = -1
+        for block in blocks(weight.shape):
+            store(self.name, values(weight[block]) * _part(factor.reshape(shape), block), out[0][block])
+
+    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+        raise TransformError("fold_norm has no inverse: a folded weight does not tell its parts")
+
+
+def _length_shape(axis: int | None, shape: Shape) -> Shape:
+    """The shape of the norms over all axes but one, with ones for the others."""
+    return tuple(n if i == axis else 1 for i, n in enumerate(shape))
+
+
+def _norm(array: Array, axis: int | None) -> Array:
+    """The norm of an array over all axes but one, in float64, with a one for every axis that is gone."""
+    total = np.zeros(_length_shape(axis, array.shape))
+    others = tuple(i for i in range(array.ndim) if i != axis)
+    for block in blocks(array.shape):
+        part = _part(total, block)
+        part += np.sum(np.square(values(array[block])), others, keepdims=True)
+    return np.sqrt(total)
+
+
+def _part(small: Array, block: tuple[slice, ...]) -> Array:
+    """The part of a broadcast array that belongs to a block, as a view."""
+    return small[tuple(slice(None) if n == 1 else s for n, s in zip(small.shape, block, strict=True))]
