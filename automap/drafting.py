@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from automap.graph import Listing, Param
+from automap.compounds import Joined
+from automap.graph import Param
 from automap.layers import Layer, bare_names, common_module, core, modules_above
 from automap.mapping import Entry, RunnerUp, Unmatched
 from automap.matching import Doubt
@@ -56,8 +57,10 @@ class _Pair:
     instead: str | None = None
     reasons: list[str] = field(default_factory=list)
 
-    def entry(self) -> Entry:
+    def entry(self, torch: Joined, mindspore: Joined) -> Entry:
+        """The entry, with what was joined for matching in its parts again."""
         f = self.found
+        left, right = torch.compounds.get(self.t.name), mindspore.compounds.get(self.m.name)
         evidence: dict[str, Any] = {"proven": None}
         if f is not None:
             evidence = {"names": f.parts["words"], **{k: f.parts[k] for k in _PARTS if k in f.parts}, "proven": None}
@@ -67,11 +70,12 @@ class _Pair:
             confidence = min(confidence, 0.75)
         runner_up = None
         if self.instead is not None:
-            runner_up = RunnerUp((self.t.name,), (self.instead,), 1 - math.exp(-loss))
+            other = tuple(p.name for p in mindspore.parts(mindspore.listing.by_name[self.instead]))
+            runner_up = RunnerUp(tuple(p.name for p in torch.parts(self.t)), other, 1 - math.exp(-loss))
         return Entry(
-            (self.t.name,),
-            (self.m.name,),
-            self.transform,
+            tuple(p.name for p in torch.parts(self.t)),
+            tuple(p.name for p in mindspore.parts(self.m)),
+            (*(left.chain if left else ()), *self.transform, *(right.undone() if right else ())),
             confidence,
             bool(self.reasons),
             "; ".join(dict.fromkeys(self.reasons)),
@@ -84,8 +88,9 @@ class _Pair:
 class Draft:
     """A mapping in the making: which names are taken, and why the others are not."""
 
-    def __init__(self, torch: Listing, mindspore: Listing, settled: dict[str, str], states: set[str]) -> None:
-        self.torch, self.mindspore, self.settled, self.states = torch, mindspore, settled, states
+    def __init__(self, torch: Joined, mindspore: Joined, settled: dict[str, str], states: set[str]) -> None:
+        self.sides = torch, mindspore
+        self.torch, self.mindspore, self.settled, self.states = torch.listing, mindspore.listing, settled, states
         self.entries: dict[str, _Pair] = {}
         self.taken: set[str] = set()
 
@@ -138,6 +143,12 @@ class Draft:
             if m is not None and t.shape == m.shape and self._free(t, m):
                 self._add(_Pair(t, m))
 
+    def finished(self) -> Iterator[Entry]:
+        """The entries, in the order of PyTorch's listing."""
+        for p in self.torch:
+            if p.name in self.entries:
+                yield self.entries[p.name].entry(*self.sides)
+
     # ------------------------------------------------------------------------------------------------------- judgement
 
     def judge(self) -> None:
@@ -153,6 +164,13 @@ class Draft:
         self.shared: set[str] = set()
         self.joined = dict(self._joined())
         self._pieces_in_doubt()
+        for pair in self.entries.values():
+            for joined, p in zip(self.sides, (pair.t, pair.m), strict=True):
+                compound = joined.compounds.get(p.name)
+                if compound is not None and not pair.told:
+                    pair.reasons.extend(compound.doubts())
+                elif p.name in joined.disputed and not (pair.told or pair.pinned):
+                    pair.reasons.append("it could be one of those that are joined beside it")
 
     def _transforms(self) -> None:
         """What the shapes say happens to each array; whether a square matrix is transposed, from its siblings."""
@@ -262,6 +280,12 @@ class Draft:
         for p in self.torch:
             if p.name in self.entries:
                 continue
+            compound = self.sides[0].compounds.get(p.name)
+            if compound is not None:
+                yield from (
+                    Unmatched(q.name, "no MindSpore parameter is left for it", review=True) for q in compound.parts
+                )
+                continue
             home = next((a for a in p.aliases if a in homes), None)
             if home is not None:
                 yield Unmatched(p.name, f"the same tensor as {home}", alias_of=home)
@@ -282,7 +306,12 @@ class Draft:
         for p in self.mindspore:
             if p.name in self.taken:
                 continue
-            if p.name in self.states:
+            compound = self.sides[1].compounds.get(p.name)
+            if compound is not None:
+                yield from (
+                    Unmatched(q.name, "no PyTorch parameter is left for it", review=True) for q in compound.parts
+                )
+            elif p.name in self.states:
                 yield Unmatched(p.name, "the state of an optimizer")
             elif p.name in self.joined:
                 yield Unmatched(p.name, self._joined_in_words(p.name), review=True)

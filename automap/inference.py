@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from automap import pins as pinned
 from automap import scoring
 from automap.checkpoints import mark_optimizer_states
+from automap.compounds import join
 from automap.drafting import Draft, Found
 from automap.errors import InputError, SourceError
 from automap.graph import Listing, Param
@@ -154,10 +155,12 @@ def match(
     told = {t.name: m.name for t, m, _ in ways if t.name not in settled and m.name not in settled.values()}
     states = [p for p in mark_optimizer_states(mindspore.parameters) if p.kind == "optimizer"]
     apart = {p.name for p in states}
-    left = layers_of(torch.parameters, "torch")
-    right = layers_of([p for p in mindspore if p.name not in apart], "mindspore")
+    taken = {*settled, *settled.values(), *told, *told.values()}
+    ours, theirs = join(torch, mindspore, taken, apart, ignore_names)
+    left = layers_of(ours.listing.parameters, "torch")
+    right = layers_of([p for p in theirs.listing if p.name not in apart], "mindspore")
     found = _match_layers(left, right, _forced(told | settled, left, right), ignore_names)
-    draft = Draft(torch, mindspore, settled, apart)
+    draft = Draft(ours, theirs, settled, apart)
     draft.add_pins()
     draft.add_told([(t, m, chain) for t, m, chain in ways if t.name in told], left, right, found)
     draft.add_layers(left, right, found)
@@ -166,7 +169,7 @@ def match(
     return Mapping(
         Side.of(torch),
         Side.of(mindspore),
-        tuple(draft.entries[p.name].entry() for p in torch if p.name in draft.entries),
+        tuple(draft.finished()),
         tuple(draft.unmatched_torch()),
         tuple(draft.unmatched_mindspore()),
         tuple(pins),

@@ -45,6 +45,9 @@ RECURRENT = re.compile(r"(weight|bias)_(ih|hh|hr)(_l\d+)?(_reverse)?$")
 #: What attention layers call the parameters that they own directly, the same in both frameworks.
 PROJECTIONS = frozenset({*(f"{x}_proj_weight" for x in "qkv"), "in_proj_weight", "in_proj_bias", "bias_k", "bias_v"})
 
+#: And what they call queries, keys and values in words, alone or beside ``w``.
+_ATTENTION = frozenset({"q", "k", "v", "query", "key", "value", "queries", "keys", "values", "wq", "wk", "wv"})
+
 _SPLIT_LEAF = re.compile(
     r"(.+)_(weight|bias|gamma|beta|moving_mean|moving_variance|running_mean|running_var|embedding_table)$"
 )
@@ -80,6 +83,11 @@ def is_framework_word(torch: str, mindspore: str) -> bool:
     if RECURRENT.match(torch):
         return torch == mindspore
     return torch in SLOTS and SLOTS[torch] == SLOTS.get(mindspore)
+
+
+def is_attention_word(word: str) -> bool:
+    """Whether a word stands for the queries, keys or values of attention."""
+    return word in _ATTENTION
 
 
 def tokens(part: str) -> tuple[str, ...]:

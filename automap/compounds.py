@@ -1,0 +1,551 @@
+"""Parameters that one side keeps apart and the other side in one tensor, put together before layers are matched.
+
+A fused projection has no counterpart of its shape on the other side, and its pieces have none either. So the shapes
+are counted: where joining siblings of one kind, wherever they stand, takes away a surplus here and fills a want on
+the other side, they are joined to a *compound*, a virtual parameter in the place of its parts. Matching then goes on
+one to one, with all of its evidence, and an entry with a compound becomes one of several names.
+
+Which siblings belong together is seen from counting; among equal choices, from their names. In which order their rows
+stand in the fused tensor, and whether they are interleaved, no listing tells: see :meth:`Compound.doubts`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
+from typing import Any
+
+from automap.errors import TransformError
+from automap.graph import Listing, Param, Shape
+from automap.layers import Layer, core, layers_of
+from automap.names import is_attention_word, split_leaf, tokens
+from automap.transforms import Transform, inverse, shape_after
+
+#: Siblings that are joined at most, unless all that stand in a list are.
+FEW = 4
+#: How much of the greatest possible gain a join must bring: joining k layers takes away k here and fills one there.
+GAIN = 0.75
+#: How much names speak for siblings: for those that the fused name spells, for attention's words and for a word that
+#: they alone share; how much it counts that the sequence of shapes is the other side's then, that they are plain
+#: siblings and no members of a list, and that matrices are joined along the axis of their outputs.
+SPELLED, ATTENTION, SHARED, SEQUENCE, SIBLINGS, OUTPUTS = 1.0, 0.5, 0.5, 0.4, 0.5, 0.05
+#: Other siblings are as likely as these where less than this is between them.
+CLEAR = 0.3
+#: Layers of a sequence that are compared.
+LOOKED_AT = 400
+#: Joins at most; what was joined can be joined again (gate and up of each expert, then the experts).
+ROUNDS = 12
+
+
+@dataclass(frozen=True)
+class Compound:
+    """Several listed parameters that stand for one.
+
+    Attributes:
+        param: the virtual parameter.
+        parts: the listed ones, in the order in which they are joined.
+        chain: what makes the one array of theirs.
+        order: how sure their order is: ``"told"`` (by numbers of equal members, or by the framework's own layer),
+            ``"named"`` (their names, or the fused one's, spell it) or ``"assumed"`` (the order of definition).
+        rivals: whether other siblings could be joined as well.
+    """
+
+    param: Param
+    parts: tuple[Param, ...]
+    chain: tuple[Transform, ...]
+    order: str
+    rivals: bool = False
+
+    def doubts(self) -> Iterator[str]:
+        """What no listing tells about it, for a person to read."""
+        words = [w or p.name for w, p in zip(distinguishing([_path(p) for p in self.parts]), self.parts, strict=True)]
+        said = ", ".join(words if len(words) <= FEW else [*words[: FEW - 1], "…"])
+        if self.order == "named":
+            yield f"joined as {said}, one after the other: a listing cannot tell whether their rows are interleaved"
+        elif self.order == "assumed":
+            yield f"joined as {said}: a listing cannot tell their order, nor whether their rows are interleaved"
+        if self.rivals:
+            yield "others that stand beside them could be joined in their place"
+
+    def undone(self) -> tuple[Transform, ...]:
+        """What takes the one array apart again."""
+        return inverse(self.chain, [p.shape for p in self.parts])
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A listing with compounds in the place of their parts.
+
+    Attributes:
+        listing: what is to be matched.
+        compounds: by the name of the virtual parameter.
+        disputed: what could have been joined in the place of something that was.
+    """
+
+    listing: Listing
+    compounds: dict[str, Compound]
+    disputed: frozenset[str] = frozenset()
+
+    def parts(self, p: Param) -> tuple[Param, ...]:
+        """The listed parameters behind one of ``listing``."""
+        found = self.compounds.get(p.name)
+        return (p,) if found is None else found.parts
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How pieces make one: joined along an axis that they have, or stacked along a new first one."""
+
+    op: str
+    axis: int
+    shape: Shape
+
+    def chain(self, shapes: Sequence[Shape]) -> tuple[Transform, ...]:
+        if self.op == "stack":
+            return (Transform("stack", {"axis": 0}),)
+        return (Transform("concat", {"axis": self.axis, "sizes": [s[self.axis] for s in shapes]}),)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Siblings that could be joined, and how."""
+
+    members: tuple[Layer, ...]
+    form: _Form
+
+
+@dataclass
+class _Join:
+    """Siblings of one kind to be joined, in all the places where they stand.
+
+    Attributes:
+        side: 0 for PyTorch's, 1 for MindSpore's.
+        unit: what is before and after the names in which they differ, the names, and how they are joined.
+        gain: the share of the greatest possible gain that it brings.
+        local: the fused layer's own name on the other side.
+        likely: how much names speak for it.
+        rivals: whether other siblings could be joined as well.
+    """
+
+    side: int
+    unit: tuple[Any, ...]
+    places: list[_Place]
+    gain: float
+    local: str
+    likely: float
+    rivals: bool = False
+
+    def paths(self) -> set[str]:
+        return {layer.path for place in self.places for layer in place.members}
+
+
+def join(
+    torch: Listing,
+    mindspore: Listing,
+    settled: Collection[str] = (),
+    apart: Collection[str] = (),
+    ignore_names: bool = False,
+) -> tuple[Joined, Joined]:
+    """Both listings with compounds where the other side keeps in one tensor what this one keeps apart.
+
+    Args:
+        settled: names, of either side, that have a counterpart already.
+        apart: names that take no part in matching (the states of an optimizer).
+        ignore_names: names do not tell which siblings belong together.
+    """
+    gone = set(settled) | set(apart)
+    sides = [_Side(torch, gone), _Side(mindspore, gone)]
+    if not all(side.known for side in sides):
+        return Joined(torch, {}), Joined(mindspore, {})
+    for _ in range(ROUNDS):
+        found = _best(sides, ignore_names)
+        if found is None:
+            break
+        sides[found.side].apply(found)
+    return sides[0].joined(), sides[1].joined()
+
+
+class _Side:
+    """One side: its layers, how many there are of each shape, and what was joined."""
+
+    def __init__(self, listing: Listing, gone: set[str]) -> None:
+        self.given, self.framework, self.gone = listing, listing.framework, gone
+        self.compounds: dict[str, Compound] = {}
+        self.disputed: set[str] = set()
+        self.listing = listing
+        self._count()
+        self.known = all(layer.main[1].shape is not None for layer in self.layers)
+
+    def _count(self) -> None:
+        self.layers = layers_of([p for p in self.listing if p.name not in self.gone], self.framework)
+        self.have = Counter(_key(layer) for layer in self.layers)
+        self.siblings: dict[Hashable, list[Layer]] = defaultdict(list)
+        for layer in self.layers:
+            self.siblings[layer.parts[:-1], _key(layer)].append(layer)
+
+    def joined(self) -> Joined:
+        return Joined(self.listing, self.compounds, frozenset(self.disputed - self._hidden()))
+
+    def _hidden(self) -> set[str]:
+        return {p.name for c in self.compounds.values() for p in c.parts}
+
+    def alike(self, found: _Join) -> Iterator[_Place]:
+        """The places of a join, and those of the same names where nothing was wanted: a repeated block is one kind."""
+        for prefix, suffix, row in _rows(self.layers):
+            if (_pattern(prefix), _pattern(suffix)) != found.unit[:2]:
+                continue
+            at = {layer.parts[len(prefix)]: layer for layer in row}
+            if all(name in at for name in found.unit[2]):
+                members = tuple(at[name] for name in found.unit[2])
+                for form in _forms(members):
+                    if (form.op, form.axis) == found.unit[3:]:
+                        yield _Place(members, form)
+
+    def apply(self, found: _Join) -> None:
+        """Put compounds in the place of their parts."""
+        into: dict[str, Compound] = {}
+        for place in self.alike(found):
+            for made in _compounds(place, found):
+                into[made.parts[0].name] = made
+        away = {p.name for c in into.values() for p in c.parts}
+        rows: list[Param] = []
+        for p in self.listing:
+            if p.name in into:
+                rows.append(into[p.name].param)
+            elif p.name not in away:
+                rows.append(p)
+        # What was joined of compounds has the parts of those.
+        for c in into.values():
+            inner = [self.compounds.get(p.name) for p in c.parts]
+            if any(inner):
+                c = _flattened(c, inner)
+            self.compounds[c.param.name] = c
+        for name in away & self.compounds.keys():
+            del self.compounds[name]
+        self.listing = replace(self.listing, parameters=tuple(rows))
+        self._count()
+
+
+def _key(layer: Layer) -> Hashable:
+    return _sorted(layer.main[1].shape or ())
+
+
+def _flattened(c: Compound, inner: Sequence[Compound | None]) -> Compound:
+    """A compound of compounds as one: its parts are theirs."""
+    first = inner[0]
+    assert first is not None
+    parts = tuple(p for i in inner if i is not None for p in i.parts)
+    n = len(inner)
+    if c.chain[0].op != "stack" or first.chain[0].op != "concat":
+        chain: tuple[Transform, ...] = ()
+    else:
+        # All pieces joined in a row, and the row cut in equal lengths: the same as joining each and stacking them.
+        axis = first.chain[0].args["axis"]
+        sizes = first.chain[0].args["sizes"] * n
+        whole = first.param.shape or ()
+        chain = (
+            Transform("concat", {"axis": axis, "sizes": sizes}),
+            Transform("unflatten", {"axis": axis, "sizes": [n, whole[axis]]}),
+        )
+        if axis:
+            order = [axis, *range(axis), *range(axis + 1, len(whole) + 1)]
+            chain += (Transform("transpose", {"axes": order}),)
+    worst = min((c.order, *(i.order for i in inner if i)), key=_ORDERS.index)
+    rivals = c.rivals or any(i.rivals for i in inner if i)
+    return Compound(c.param, parts, chain, worst, rivals)
+
+
+_ORDERS = ("assumed", "named", "told")
+
+
+# ------------------------------------------------------------------------------------------------------ what to join
+
+
+def _best(sides: list[_Side], ignore_names: bool) -> _Join | None:
+    """The join that fits best, by what it gains and by names."""
+    for unstacked in (False, True):
+        found: list[_Join] = []
+        for s, (here, there) in enumerate((sides, sides[::-1])):
+            found += (j for j in _joins(s, here, there, unstacked) if j.gain >= GAIN)
+        if found:
+            break
+    else:
+        return None
+    if ignore_names:
+        for j in found:
+            j.likely = 0.0
+    found.sort(key=lambda j: (-round(j.gain + j.likely, 3), -len(j.places)))
+    best, mine = found[0], found[0].paths()
+    for j in found[1:]:
+        near = j.gain + j.likely >= best.gain + best.likely - CLEAR
+        if j.side == best.side and near and _cross(mine, j.paths()):
+            best.rivals = True
+            sides[j.side].disputed |= {
+                p.name for place in j.places for layer in place.members for p in layer.slots.values()
+            }
+    return best
+
+
+def _cross(a: set[str], b: set[str]) -> bool:
+    return a != b and not a.isdisjoint(b)
+
+
+def _joins(s: int, here: _Side, there: _Side, unstacked: bool) -> Iterator[_Join]:
+    """Every join of siblings on one side that makes a shape of which the other side has more.
+
+    ``unstacked``: what the other side wants stacked along a first axis counts as what it is a stack of, so that what
+    is joined now can be stacked next.
+    """
+    wanted_layers: dict[Hashable, list[Layer]] = defaultdict(list)
+    have = there.have
+    for layer in there.layers:
+        if have[_key(layer)] > here.have[_key(layer)]:
+            wanted_layers[_key(layer)].append(layer)
+    if unstacked:
+        have, wanted_layers = _unstacked(have, wanted_layers)
+    spare = {k for k, n in here.have.items() if n > have[k]}
+    if not wanted_layers or not spare:
+        return
+    sizes = {_product(k) for k in wanted_layers}
+    units: dict[tuple[Any, ...], list[_Place]] = defaultdict(list)
+    for prefix, suffix, row in _rows(here.layers):
+        for members in _windows([layer for layer in row if _key(layer) in spare]):
+            if sum(_product(_key(layer)) for layer in members) not in sizes:
+                continue
+            for form in _forms(members):
+                if _sorted(form.shape) in wanted_layers:
+                    names = tuple(layer.parts[len(prefix)] for layer in members)
+                    unit = (_pattern(prefix), _pattern(suffix), names, form.op, form.axis)
+                    units[unit].append(_Place(members, form))
+    for unit, places in units.items():
+        change: Counter[Hashable] = Counter()
+        for place in places:
+            change.subtract(_key(layer) for layer in place.members)
+            change[_sorted(place.form.shape)] += 1
+        gain = sum(abs(here.have[x] - have[x]) - abs(here.have[x] + n - have[x]) for x, n in change.items())
+        most = sum(len(place.members) + 1 for place in places)
+        members, form = places[0].members, places[0].form
+        named, local = _likeliest(members, wanted_layers[_sorted(form.shape)])
+        likely = named + max(_cohesion(p.members, here) for p in places[:FEW]) + OUTPUTS * (form.axis == 0)
+        if members[0].parts[:-1] == members[-1].parts[:-1] or form.op == "stack":
+            likely += SIBLINGS
+        yield _Join(s, unit, places, gain / most, local, likely + SEQUENCE * _in_sequence(places, here, there))
+
+
+def _in_sequence(places: list[_Place], here: _Side, there: _Side) -> float:
+    """How far the layers of these shapes come in the same sequence on both sides once the places are joined."""
+    first = {place.members[0].path: _sorted(place.form.shape) for place in places}
+    away = {layer.path for place in places for layer in place.members}
+    shapes = {*first.values(), *(_key(layer) for place in places for layer in place.members)}
+    mine = [first.get(x.path, _key(x)) for x in here.layers if x.path in first or x.path not in away]
+    theirs = [_key(layer) for layer in there.layers]
+    mine, theirs = ([k for k in keys if k in shapes][:LOOKED_AT] for keys in (mine, theirs))
+    return SequenceMatcher(None, mine, theirs, autojunk=False).ratio()
+
+
+def _unstacked(
+    have: Counter[Hashable], wanted: dict[Hashable, list[Layer]]
+) -> tuple[Counter[Hashable], dict[Hashable, list[Layer]]]:
+    more, apart = have.copy(), defaultdict(list)
+    for layers in wanted.values():
+        for layer in layers:
+            shape = layer.main[1].shape or ()
+            if len(shape) > 2 and shape[0] > 1:
+                more[_sorted(shape[1:])] += shape[0]
+                apart[_sorted(shape[1:])].append(layer)
+    return more, apart
+
+
+def _sorted(shape: Shape) -> Hashable:
+    return tuple(sorted(d for d in shape if d != 1))
+
+
+def _product(key: Hashable) -> int:
+    n = 1
+    for d in key:  # type: ignore[attr-defined]
+        n *= d
+    return n
+
+
+def _rows(layers: Sequence[Layer]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], list[Layer]]]:
+    """Layers that differ in one part of their paths alone, in order of definition, with what stands before and after.
+
+    Only members of lists may differ in a part that is not the last one (``experts.0.up`` and ``experts.1.up``), or
+    siblings that hold one layer each (``key.proj`` and ``value.proj``).
+    """
+    rows: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Layer]] = defaultdict(list)
+    for layer in layers:
+        if layer.statistics or layer.norm or len(core(layer.main[1].shape) or ()) < 2:
+            continue
+        path = layer.parts
+        for i in range(max(0, len(path) - 3), len(path)):
+            rows[path[:i], path[i + 1 :]].append(layer)
+    for (prefix, suffix), row in rows.items():
+        if len(row) > 1:
+            yield prefix, suffix, row
+
+
+def _windows(row: list[Layer]) -> Iterator[tuple[Layer, ...]]:
+    """Members of a row that could be pieces of one: a few that follow each other, or all."""
+    forms = {frozenset(layer.slots) for layer in row}
+    if len(row) > FEW and len(forms) == 1:
+        yield tuple(row)
+    if len(row) > 4 * FEW:
+        return
+    for k in range(2, FEW + 1):
+        for i in range(len(row) - k + 1):
+            members = row[i : i + k]
+            if len({frozenset(layer.slots) for layer in members}) == 1:
+                yield tuple(members)
+
+
+def _forms(members: Sequence[Layer]) -> Iterator[_Form]:
+    """The ways in which the main parameters of layers can make one."""
+    shapes = [layer.main[1].shape or () for layer in members]
+    first = shapes[0]
+    if len({len(s) for s in shapes}) > 1:
+        return
+    for axis in range(min(len(first), 2)):
+        if len({s[:axis] + s[axis + 1 :] for s in shapes}) == 1:
+            total = sum(s[axis] for s in shapes)
+            yield _Form("concat", axis, (*first[:axis], total, *first[axis + 1 :]))
+    if len(set(shapes)) == 1:
+        yield _Form("stack", 0, (len(shapes), *first))
+
+
+def _path(p: Param) -> tuple[str, ...]:
+    return tuple(split_leaf(p.name)[0].split("."))
+
+
+def _pattern(parts: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(re.sub(r"\d+", "#", p) for p in parts)
+
+
+# ------------------------------------------------------------------------------------------------------ what names say
+
+
+def _likeliest(members: Sequence[Layer], fused: Sequence[Layer]) -> tuple[float, str]:
+    """How well one of the fused layers' own names spells the members, and that name."""
+    words = distinguishing([layer.parts for layer in members])
+    best, local = 0.0, fused[0].parts[-1] if fused[0].parts else fused[0].path
+    for name in dict.fromkeys(layer.parts[-1] for layer in fused if layer.parts):
+        if spelled(words, name) is not None:
+            best, local = SPELLED, name
+            break
+    return best, local
+
+
+def _cohesion(members: Sequence[Layer], side: _Side) -> float:
+    """How much names speak for these siblings together: attention's own words, or a word that they alone share."""
+    words = distinguishing([layer.parts for layer in members])
+    score = ATTENTION if all(is_attention_word(w) for w in words) else 0.0
+    others = [x for x in side.siblings[members[0].parts[:-1], _key(members[0])] if x not in members]
+    shared = set.intersection(*(set(tokens(layer.parts[-1])) for layer in members if layer.parts))
+    shared -= {t for x in others for t in tokens(x.parts[-1])}
+    return score + (SHARED if shared and others else 0.0)
+
+
+def distinguishing(paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """For each of several paths, the words that it does not share with all of the others, as one word."""
+    said = [[t for part in path for t in tokens(part)] for path in paths]
+    common = set.intersection(*map(set, said)) if said else set()
+    return ["".join(t for t in words if t not in common) for words in said]
+
+
+def spelled(words: Sequence[str], name: str) -> list[int] | None:
+    """The order in which a fused name spells its pieces (``qkv``, ``gate_up_proj``), as positions, or None.
+
+    The pieces stand in it by their words (``query_key_value``), or by their initials, without anything between them.
+    """
+    low = "".join(tokens(name))
+    if not all(words) or len(set(words)) < len(words):
+        return None
+    for forms in (list(words), [_initial(w) for w in words]):
+        if len(set(forms)) < len(forms):
+            continue
+        at = [low.find(f) for f in forms]
+        order = sorted(range(len(forms)), key=lambda i: at[i])
+        if min(at) < 0:
+            continue
+        if max(map(len, forms)) == 1 and "".join(forms[i] for i in order) not in low:
+            continue  # letters by chance
+        return order
+    return None
+
+
+def _initial(word: str) -> str:
+    """The letter that stands for a piece: of ``query`` and ``wq`` alike the ``q``."""
+    return word[1] if len(word) == 2 and word[0] == "w" else word[0]
+
+
+_QKV = "qkv"
+
+
+def ordered(members: Sequence[tuple[str, ...]], fused: str) -> tuple[list[int], str]:
+    """The order in which pieces stand in a fused tensor, as positions, and how sure that is.
+
+    Args:
+        members: the paths of the pieces, in order of definition.
+        fused: the fused layer's own name.
+    """
+    words = distinguishing(members)
+    order = spelled(words, fused)
+    if order is not None:
+        return order, "named"
+    initials = [_initial(w) if w else "" for w in words]
+    if all(is_attention_word(w) for w in words) and len(set(initials)) == len(initials):
+        at = sorted(range(len(words)), key=lambda i: _QKV.index(initials[i]))
+        # PyTorch's own attention joins its projections in this order.
+        return at, "told" if fused in ("in_proj", "in_proj_weight", "in_proj_bias") else "named"
+    numbers = [re.sub(r"\D", "", w) for w in words]
+    if all(numbers) and len({re.sub(r"\d", "", w) for w in words}) == 1:
+        by_number = sorted(range(len(words)), key=lambda i: int(numbers[i]))
+        return by_number, "assumed"
+    return list(range(len(words))), "assumed"
+
+
+def _compounds(place: _Place, found: _Join) -> Iterator[Compound]:
+    """The compounds of some sibling layers, one for each slot."""
+    members = list(place.members)
+    order, sure = ordered([layer.parts for layer in members], found.local)
+    members = [members[i] for i in order]
+    if place.form.op == "stack" and all(w.isdigit() for w in distinguishing([x.parts for x in members])):
+        sure = "told"
+    for slot in members[0].slots:
+        parts = tuple(layer.slots[slot] for layer in members)
+        form = place.form
+        if slot != members[0].main[0] and form.op == "concat" and len(parts[0].shape or ()) == 1:
+            form = replace(form, axis=0)  # a bias beside matrices whose columns are joined
+        chain = form.chain([p.shape or () for p in parts])
+        with suppress(TransformError):
+            yield compound(parts, chain, found.local, sure, found.rivals)
+
+
+def compound(
+    parts: Sequence[Param], chain: tuple[Transform, ...], local: str, order: str, rivals: bool = False
+) -> Compound:
+    """A compound of some parameters in an order, standing where the first of them does.
+
+    Args:
+        parts: what is joined.
+        chain: what makes one array of theirs.
+        local: the fused layer's own name on the other side, by which the compound goes.
+        order, rivals: see :class:`Compound`.
+
+    Raises:
+        TransformError: the chain does not fit the shapes.
+    """
+    paths = [_path(p) for p in parts]
+    (shape,) = shape_after(chain, [p.shape or () for p in parts])
+    common = 0
+    while common < min(map(len, paths)) - 1 and len({p[common] for p in paths}) == 1:
+        common += 1
+    named = "+".join(dict.fromkeys([local, *(p[common] for p in paths[:FEW])]))
+    leaf = split_leaf(parts[0].name)[1] or "weight"
+    name = ".".join((*paths[0][:common], named, *paths[0][common + 1 :], leaf))
+    param = replace(parts[0], name=name, shape=shape, aliases=(), path=None)
+    return Compound(param, tuple(parts), chain, order, rivals)
