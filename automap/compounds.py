@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Sequence
+from collections.abc import Mapping as Dict
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -31,14 +32,18 @@ FEW = 4
 GAIN = 0.75
 #: How much names speak for siblings: for those that the fused name spells, for attention's words and for a word that
 #: they alone share; how much it counts that the sequence of shapes is the other side's then, that they are plain
-#: siblings and no members of a list, and that matrices are joined along the axis of their outputs.
-SPELLED, ATTENTION, SHARED, SEQUENCE, SIBLINGS, OUTPUTS = 1.0, 0.5, 0.5, 0.4, 0.5, 0.05
+#: siblings and no members of a list, that they share a word with the fused one, and that matrices are joined along the axis of their outputs.
+SPELLED, ATTENTION, SHARED, SEQUENCE, SIBLINGS, ALIKE, OUTPUTS = 1.0, 0.5, 0.5, 0.4, 0.5, 0.1, 0.05
 #: Other siblings are as likely as these where less than this is between them.
 CLEAR = 0.3
 #: Layers of a sequence that are compared.
 LOOKED_AT = 400
 #: Joins at most; what was joined can be joined again (gate and up of each expert, then the experts).
 ROUNDS = 12
+
+
+#: What is known of some parameters: PyTorch's, MindSpore's that they become, and the transform between them.
+Told = tuple[tuple[Param, ...], tuple[Param, ...], tuple[Transform, ...]]
 
 
 @dataclass(frozen=True)
@@ -73,7 +78,7 @@ class Compound:
 
     def undone(self) -> tuple[Transform, ...]:
         """What takes the one array apart again."""
-        return inverse(self.chain, [p.shape for p in self.parts])
+        return inverse(self.chain, [p.shape for p in self.parts]) if self.chain else ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +99,12 @@ class Joined:
         """The listed parameters behind one of ``listing``."""
         found = self.compounds.get(p.name)
         return (p,) if found is None else found.parts
+
+    def standing_for(self, parts: tuple[Param, ...]) -> Param:
+        """The parameter of ``listing`` that stands for these listed ones."""
+        if len(parts) == 1:
+            return parts[0]
+        return next(c.param for c in self.compounds.values() if c.parts == parts)
 
 
 @dataclass(frozen=True)
@@ -146,22 +157,26 @@ class _Join:
 def join(
     torch: Listing,
     mindspore: Listing,
-    settled: Collection[str] = (),
+    settled: Dict[str, str] | None = None,
     apart: Collection[str] = (),
+    told: Sequence[Told] = (),
     ignore_names: bool = False,
 ) -> tuple[Joined, Joined]:
     """Both listings with compounds where the other side keeps in one tensor what this one keeps apart.
 
     Args:
-        settled: names, of either side, that have a counterpart already.
-        apart: names that take no part in matching (the states of an optimizer).
+        settled: PyTorch names to MindSpore names that are each other's.
+        apart: MindSpore names that take no part in matching (the states of an optimizer).
+        told: what is known already; several parameters in it become a compound without a transform of its own.
         ignore_names: names do not tell which siblings belong together.
     """
-    gone = set(settled) | set(apart)
-    sides = [_Side(torch, gone), _Side(mindspore, gone)]
-    if not all(side.known for side in sides):
-        return Joined(torch, {}), Joined(mindspore, {})
-    for _ in range(ROUNDS):
+    settled = settled or {}
+    ours = {*settled, *(p.name for ts, _, _ in told for p in ts)}
+    theirs = {*settled.values(), *apart, *(p.name for _, ms, _ in told for p in ms)}
+    sides = [_Side(torch, ours), _Side(mindspore, theirs)]
+    sides[0].bundle([(ts, ms) for ts, ms, _ in told if len(ts) > 1])
+    sides[1].bundle([(ms, ts) for ts, ms, _ in told if len(ms) > 1])
+    for _ in range(ROUNDS if all(side.known for side in sides) else 0):
         found = _best(sides, ignore_names)
         if found is None:
             break
@@ -207,27 +222,30 @@ class _Side:
 
     def apply(self, found: _Join) -> None:
         """Put compounds in the place of their parts."""
-        into: dict[str, Compound] = {}
-        for place in self.alike(found):
-            for made in _compounds(place, found):
-                into[made.parts[0].name] = made
-        away = {p.name for c in into.values() for p in c.parts}
-        rows: list[Param] = []
-        for p in self.listing:
-            if p.name in into:
-                rows.append(into[p.name].param)
-            elif p.name not in away:
-                rows.append(p)
+        made = [c for place in self.alike(found) for c in _compounds(place, found)]
+        self._put(made)
         # What was joined of compounds has the parts of those.
-        for c in into.values():
-            inner = [self.compounds.get(p.name) for p in c.parts]
-            if any(inner):
-                c = _flattened(c, inner)
-            self.compounds[c.param.name] = c
-        for name in away & self.compounds.keys():
-            del self.compounds[name]
-        self.listing = replace(self.listing, parameters=tuple(rows))
+        for c in made:
+            inner = [self.compounds.pop(p.name, None) for p in c.parts]
+            self.compounds[c.param.name] = _flattened(c, inner) if any(inner) else c
         self._count()
+
+    def bundle(self, known: Sequence[tuple[tuple[Param, ...], tuple[Param, ...]]]) -> None:
+        """Let one parameter stand for each of some tuples, of the shape of what is on the other side."""
+        made = []
+        for parts, others in known:
+            name = "+".join([parts[0].name.rpartition(".")[0], *(p.name.rpartition(".")[2] for p in parts)])
+            shape = others[0].shape if len(others) == 1 else parts[0].shape
+            param = replace(parts[0], name=f"{name}.weight", shape=shape, aliases=(), path=None)
+            made.append(Compound(param, parts, (), "told"))
+        self._put(made)
+        self.compounds |= {c.param.name: c for c in made}
+
+    def _put(self, made: Sequence[Compound]) -> None:
+        into = {c.parts[0].name: c.param for c in made}
+        away = {p.name for c in made for p in c.parts} - into.keys()
+        rows = tuple(into.get(p.name, p) for p in self.listing if p.name not in away)
+        self.listing = replace(self.listing, parameters=rows)
 
 
 def _key(layer: Layer) -> Hashable:
@@ -431,12 +449,13 @@ def _pattern(parts: tuple[str, ...]) -> tuple[str, ...]:
 def _likeliest(members: Sequence[Layer], fused: Sequence[Layer]) -> tuple[float, str]:
     """How well one of the fused layers' own names spells the members, and that name."""
     words = distinguishing([layer.parts for layer in members])
-    best, local = 0.0, fused[0].parts[-1] if fused[0].parts else fused[0].path
+    common = set.intersection(*({t for part in layer.parts[-2:] for t in tokens(part)} for layer in members))
+    best, local = -1.0, ""
     for name in dict.fromkeys(layer.parts[-1] for layer in fused if layer.parts):
-        if spelled(words, name) is not None:
-            best, local = SPELLED, name
-            break
-    return best, local
+        score = SPELLED * (spelled(words, name) is not None) + ALIKE * bool(common & set(tokens(name)))
+        if score > best:
+            best, local = score, name
+    return max(best, 0.0), local or fused[0].path
 
 
 def _cohesion(members: Sequence[Layer], side: _Side) -> float:
@@ -451,6 +470,9 @@ def _cohesion(members: Sequence[Layer], side: _Side) -> float:
 
 def distinguishing(paths: Sequence[tuple[str, ...]]) -> list[str]:
     """For each of several paths, the words that it does not share with all of the others, as one word."""
+    if len({len(path) for path in paths}) == 1:
+        differ = [i for i in range(len(paths[0])) if len({path[i] for path in paths}) > 1]
+        paths = [tuple(path[i] for i in differ) for path in paths]
     said = [[t for part in path for t in tokens(part)] for path in paths]
     common = set.intersection(*map(set, said)) if said else set()
     return ["".join(t for t in words if t not in common) for words in said]

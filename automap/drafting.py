@@ -112,7 +112,7 @@ class Draft:
         right: list[Layer],
         found: dict[tuple[int, int], Found],
     ) -> None:
-        """Pairs that running the networks has told, with the transform that it took."""
+        """Pairs that running the networks has told, with the transform that it took; compounds stand for several."""
         of_t = {p.name: i for i, layer in enumerate(left) for p in layer.slots.values()}
         of_m = {p.name: j for j, layer in enumerate(right) for p in layer.slots.values()}
         for t, m, chain in ways:

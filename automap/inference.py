@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 from automap import pins as pinned
 from automap import scoring
 from automap.checkpoints import mark_optimizer_states
-from automap.compounds import join
+from automap.compounds import Told, join
 from automap.drafting import Draft, Found
 from automap.errors import InputError, SourceError
-from automap.graph import Listing, Param
+from automap.graph import Listing
 from automap.layers import Layer, bare_paths, layers_of
 from automap.listing_files import FRAMEWORK_NAMES
 from automap.mapping import Mapping, Side
 from automap.matching import Doubt, Matcher, Solution
 from automap.repeats import fold, unfold
 from automap.trace_file import TraceSource
-from automap.transforms import Transform
 from automap.weights import fitting
 
 if TYPE_CHECKING:
@@ -140,29 +139,33 @@ def match(
     mindspore: Listing,
     pins: Sequence[str] = (),
     ignore_names: bool = False,
-    ways: Sequence[tuple[Param, Param, tuple[Transform, ...]]] = (),
+    ways: Sequence[Told] = (),
 ) -> Mapping:
     """The mapping between two listings: what :func:`infer` does once it has them.
 
     Args:
         torch, mindspore, pins, ignore_names: as there.
-        ways: parameters that belong to each other, with the transform between them, as running the networks told.
+        ways: PyTorch's parameters, MindSpore's that they become, and the transform between them, as running the
+            networks told.
 
     Raises:
         PinError: a pin that cannot be used.
     """
     settled = pinned.resolve(pins, torch, mindspore)
-    told = {t.name: m.name for t, m, _ in ways if t.name not in settled and m.name not in settled.values()}
+    back = set(settled.values())
+    ways = [w for w in ways if not any(t.name in settled for t in w[0]) and not any(m.name in back for m in w[1])]
     states = [p for p in mark_optimizer_states(mindspore.parameters) if p.kind == "optimizer"]
     apart = {p.name for p in states}
-    taken = {*settled, *settled.values(), *told, *told.values()}
-    ours, theirs = join(torch, mindspore, taken, apart, ignore_names)
+    ours, theirs = join(torch, mindspore, settled, apart, ways, ignore_names)
+    told = [(ours.standing_for(ts), theirs.standing_for(ms), chain) for ts, ms, chain in ways]
     left = layers_of(ours.listing.parameters, "torch")
     right = layers_of([p for p in theirs.listing if p.name not in apart], "mindspore")
-    found = _match_layers(left, right, _forced(told | settled, left, right), ignore_names)
+    found = _match_layers(
+        left, right, _forced({t.name: m.name for t, m, _ in told} | settled, left, right), ignore_names
+    )
     draft = Draft(ours, theirs, settled, apart)
     draft.add_pins()
-    draft.add_told([(t, m, chain) for t, m, chain in ways if t.name in told], left, right, found)
+    draft.add_told(told, left, right, found)
     draft.add_layers(left, right, found)
     draft.add_leftovers()
     draft.judge()

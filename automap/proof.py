@@ -21,7 +21,7 @@ from automap.comparison import Comparison
 from automap.dtypes import Array
 from automap.errors import InputError, NotRunnableError
 from automap.evidence import Proof
-from automap.graph import Listing, Param
+from automap.graph import Listing
 from automap.identification import Identified, Identifier, Seen
 from automap.mapping import Entry, Mapping
 from automap.names import is_framework_word
@@ -43,7 +43,7 @@ MOST_EXCHANGES = 12
 PORTS_OWN = frozenset({"activation", "alpha", "dropout", "gelu", "pooling", "residual"})
 
 #: Makes the mapping anew: it is given what running the networks has settled.
-Settle = Callable[[Sequence[tuple[Param, Param, tuple[Transform, ...]]]], Mapping]
+Settle = Callable[[Sequence[Way]], Mapping]
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,7 @@ class Prover:
             say("Identifying the cells of the MindSpore network")
             found = self._identify(first, account)
             ways = self._settled(found, account)
-            mapping = self.start if self._is_known(ways) else self._anew(ways)
+            mapping = self.start if self._is_known(ways) else self.settle(ways)
             say("Comparing the outputs")
             if self._ran_as(found, mapping):
                 self.comparisons += self._compared(0, first.outputs, found.outputs)
@@ -314,23 +314,6 @@ class Prover:
                 told.update(way.names[0])
                 ways.append(way)
         return ways
-
-    def _anew(self, ways: Sequence[Way]) -> Mapping:
-        """The mapping with what the run has settled."""
-        mapping = self.settle([(*way.torch, *way.mindspore, way.chain) for way in ways if way.single])  # type: ignore[misc]
-        several = [way for way in ways if not way.single]
-        if not several:
-            return mapping
-        ours, theirs = ({n for way in several for n in way.names[side]} for side in (0, 1))
-        entries = [e for e in mapping.entries if ours.isdisjoint(e.torch) and theirs.isdisjoint(e.mindspore)]
-        entries += [Entry(*way.names, way.chain, 0.9, False, "", {"proven": None}) for way in several]
-        places = {p.name: i for i, p in enumerate(self.witness.listing)}
-        entries.sort(key=lambda e: places[e.torch[0]])
-        free = [
-            tuple(u for u in unmatched if u.name not in gone)
-            for unmatched, gone in ((mapping.unmatched_torch, ours), (mapping.unmatched_mindspore, theirs))
-        ]
-        return replace(mapping, entries=tuple(entries), unmatched_torch=free[0], unmatched_mindspore=free[1])
 
     def _is_known(self, ways: Sequence[Way]) -> bool:
         """Whether the static mapping says all of this already."""

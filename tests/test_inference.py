@@ -562,46 +562,6 @@ def test_untied_weights_of_one_shape() -> None:
     assert faults(p, mapping) == []
 
 
-def joined(attention: str, whole_in: str) -> str:
-    """Three blocks with q, k and v on one side and all in one on the other side, ``whole_in``."""
-    lines = []
-    for i in range(3):
-        at = f"h.{i}.{attention}"
-        for name, size, here in (*((w, 16, whole_in == "mindspore") for w in "qkv"), ("qkv", 48, whole_in == "torch")):
-            lines.append(f"linear:{size}x16 " + (f"{at}{name} -" if here else f"- {at}{name}"))
-        lines += [f"linear:16x16 {at}proj", f"ln:16 h.{i}.norm", f"linear:64x16 h.{i}.fc1", f"linear:16x64 h.{i}.fc2"]
-    return "\n".join(lines)
-
-
-@pytest.mark.parametrize("whole_in", ["torch", "mindspore"])
-@pytest.mark.parametrize(
-    "attention",
-    [
-        "",
-        "attn.",
-    ],
-    ids=["in the block", "in a module of their own"],
-)
-def test_one_to_many_names_the_likely_partners(attention: str, whole_in: str) -> None:
-    """A fused projection here, three there: left for a person, with each other's names."""
-    _, mapping = run(joined(attention, whole_in))
-    why = reasons(mapping)
-    for i in range(3):
-        at = f"h.{i}.{attention}"
-        for w in "qkv":
-            assert f"{at}qkv.weight" in why[f"{at}{w}.weight"].why
-            assert f"{at}{w}.weight" in why[f"{at}qkv.weight"].why
-
-
-@pytest.mark.parametrize("whole_in", ["torch", "mindspore"])
-@pytest.mark.parametrize("attention", ["", "attn."])
-def test_members_of_one_to_many_are_not_mapped_to_others(attention: str, whole_in: str) -> None:
-    p, mapping = run(joined(attention, whole_in))
-    assert silent(p, mapping) == []
-    assert {e.torch[0]: e.mindspore[0] for e in mapping.entries} == p.truth
-    assert {u.name for u in reasons(mapping).values() if u.review} == p.homeless
-
-
 def test_optimizer_states_beside_a_wrapped_network() -> None:
     p = pair(resnet(), ("^", "network._backbone."))
     scalars = [

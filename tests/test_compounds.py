@@ -1,0 +1,285 @@
+"""Layers that one side keeps apart and the other in one tensor, found from listings alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+import automap
+from automap.compounds import distinguishing, ordered, spelled
+from automap.graph import Listing, Param
+from automap.inference import match
+from automap.mapping import Entry, Mapping
+
+#: What stands around the attention of each block, the same on both sides.
+AROUND = "norm1.weight 8; {attention}; norm2.weight 8; mlp.up.weight 24x8; mlp.up.bias 24; mlp.down.weight 8x24"
+
+
+def listing(framework: str, text: str) -> Listing:
+    """``name shape`` each, with ``;`` between them: ``head.weight 10x8; head.bias 10``."""
+    params = []
+    for row in filter(None, (r.strip() for r in text.replace("\n", ";").split(";"))):
+        name, shape = row.split()
+        params.append(Param(name, tuple(map(int, shape.split("x"))), "float32"))
+    return Listing(framework, tuple(params))
+
+
+def network(framework: str, attention: str, blocks: int = 3) -> Listing:
+    """A few blocks with such an attention, and a head."""
+    text = "embed.weight 30x8; "
+    if framework == "mindspore":
+        text = "embed.embedding_table 30x8; "
+    for i in range(blocks):
+        block = AROUND.format(attention=attention)
+        if framework == "mindspore":
+            block = block.replace("norm1.weight", "norm1.gamma").replace("norm2.weight", "norm2.gamma")
+        text += "; ".join(f"layers.{i}.{row.strip()}" for row in block.split(";")) + "; "
+    return listing(framework, text + "head.weight 30x8")
+
+
+def mapped(torch: str, mindspore: str, **options: bool) -> Mapping:
+    return match(network("torch", torch), network("mindspore", mindspore), **options)
+
+
+def entry(mapping: Mapping, name: str) -> Entry:
+    found = mapping.find(name)
+    assert len(found) == 1
+    assert isinstance(found[0], Entry), found[0]
+    return found[0]
+
+
+def named(mapping: Mapping, name: str) -> tuple[list[str], list[str]]:
+    """The names of the first block's entry with this name, without what stands in front of all."""
+    e = entry(mapping, f"layers.0.{name}")
+    return [t.removeprefix("layers.0.") for t in e.torch], [m.removeprefix("layers.0.") for m in e.mindspore]
+
+
+def fits(mapping: Mapping, torch: Listing, mindspore: Listing) -> None:
+    """Applied to arrays, the mapping gives every MindSpore parameter, in its shape, from values used once."""
+    rng = np.random.default_rng(0)
+    state = {p.name: rng.normal(size=p.shape).astype(np.float32) for p in torch}
+    made = automap.apply(mapping, state, framework="numpy")
+    assert {n: a.shape for n, a in made.items()} == {p.name: p.shape for p in mindspore}
+    before, after = (np.sort(np.concatenate([a.ravel() for a in x.values()])) for x in (state, made))
+    np.testing.assert_array_equal(before, after)
+    back = automap.apply(mapping, made, reverse=True, framework="numpy")
+    assert all(np.array_equal(back[n], a) for n, a in state.items())
+
+
+def layers(names: str, form: str = "8x8", bias: bool = True) -> str:
+    """Dense layers with their biases: ``attn.q attn.k``."""
+    rows = []
+    for name in names.split():
+        rows.append(f"{name}.weight {form}")
+        if bias:
+            rows.append(f"{name}.bias {form.split('x')[0]}")
+    return "; ".join(rows)
+
+
+APART = [
+    ("attn.q attn.k attn.v attn.out", "attn.qkv", "qkv"),
+    ("self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj", "attn.Wqkv", "q_proj k_proj v_proj"),
+    ("attn.k_proj attn.v_proj attn.q_proj attn.out_proj", "attn.qkv", "q_proj k_proj v_proj"),
+    ("attention.self.query attention.self.key attention.self.value attention.output.dense", "attn.qkv", ""),
+    ("attn.wq attn.wk attn.wv attn.wo", "attn.query_key_value", "wq wk wv"),
+    ("attn.to_q attn.to_k attn.to_v attn.to_out", "attn.in_proj", "to_q to_k to_v"),
+    ("attn.dense1 attn.dense2 attn.dense3 attn.projection", "attn.c_attn", "dense1 dense2 dense3"),
+]
+
+
+@pytest.mark.parametrize("fused_in", ["torch", "mindspore"])
+@pytest.mark.parametrize(("apart", "fused", "_order"), APART, ids=[a[0].split()[0] for a in APART])
+def test_projections_in_one_tensor_and_apart(apart: str, fused: str, _order: str, fused_in: str) -> None:
+    pieces, whole = layers(apart), f"{layers(fused, '24x8')}; {layers('attn.proj')}"
+    torch, mindspore = (whole, pieces) if fused_in == "torch" else (pieces, whole)
+    mapping = mapped(torch, mindspore)
+    fits(mapping, network("torch", torch), network("mindspore", mindspore))
+    three = apart.split()[:3]
+    if apart.startswith("attn.k_proj"):
+        three = [three[2], three[0], three[1]]  # the names say so
+    for leaf in ("weight", "bias"):
+        sides = named(mapping, f"{fused}.{leaf}")
+        assert sides[fused_in == "torch"] == [f"{name}.{leaf}" for name in three]
+        e = entry(mapping, f"layers.1.{fused}.{leaf}")
+        told = fused.endswith("in_proj") and fused_in == "torch" and "dense" not in apart
+        assert e.review == (not told)
+        assert told or "a listing cannot tell" in e.why
+
+
+def test_what_stays_single_is_not_joined() -> None:
+    mapping = mapped(layers("attn.q attn.k attn.v attn.out"), f"{layers('attn.qkv', '24x8')}; {layers('attn.proj')}")
+    assert named(mapping, "attn.out.weight") == (["attn.out.weight"], ["attn.proj.weight"])
+    assert not entry(mapping, "layers.0.attn.out.weight").review
+
+
+def test_keys_and_values_without_queries() -> None:
+    torch, mindspore = layers("attn.query attn.key attn.value attn.proj"), layers("attn.q attn.x attn.proj")
+    mindspore = mindspore.replace("x.weight 8x8", "x.weight 16x8").replace("x.bias 8", "x.bias 16")
+    mapping = mapped(torch, mindspore.replace("attn.x", "attn.kv"))
+    assert named(mapping, "attn.kv.weight")[0] == ["attn.key.weight", "attn.value.weight"]
+    assert named(mapping, "attn.q.weight")[0] == ["attn.query.weight"]
+
+
+def test_grouped_queries_are_joined_with_fewer_keys() -> None:
+    apart = "attn.q.weight 8x8; attn.k.weight 4x8; attn.v.weight 4x8; attn.o.weight 8x8"
+    mapping = mapped("attn.wqkv.weight 16x8; attn.wo.weight 8x8", apart)
+    assert named(mapping, "attn.wqkv.weight")[1] == ["attn.q.weight", "attn.k.weight", "attn.v.weight"]
+    fits(mapping, network("torch", "attn.wqkv.weight 16x8; attn.wo.weight 8x8"), network("mindspore", apart))
+
+
+def test_gate_and_up_in_one_tensor() -> None:
+    torch = "ffn.gate_proj.weight 32x8; ffn.up_proj.weight 32x8; ffn.down_proj.weight 8x32"
+    mindspore = "ffn.gate_up_proj.weight 64x8; ffn.down_proj.weight 8x32"
+    mapping = mapped(torch, mindspore)
+    assert named(mapping, "ffn.gate_up_proj.weight")[0] == ["ffn.gate_proj.weight", "ffn.up_proj.weight"]
+    turned = mapped("ffn.up_proj.weight 32x8; ffn.gate_proj.weight 32x8; ffn.down_proj.weight 8x32", mindspore)
+    assert named(turned, "ffn.gate_up_proj.weight")[0] == ["ffn.gate_proj.weight", "ffn.up_proj.weight"]
+
+
+def experts(n: int, words: str = "w1 w2 w3") -> str:
+    up, down, gate = words.split()
+    return "; ".join(
+        f"moe.experts.{i}.{up}.weight 32x8; moe.experts.{i}.{down}.weight 8x32; moe.experts.{i}.{gate}.weight 32x8"
+        for i in range(n)
+    )
+
+
+@pytest.mark.parametrize("n", [2, 6, 20])
+@pytest.mark.parametrize("stacked_in", ["torch", "mindspore"])
+def test_experts_stacked_in_one_tensor(n: int, stacked_in: str) -> None:
+    stacked = f"moe.w1 {n}x32x8; moe.w2 {n}x8x32; moe.w3 {n}x32x8"
+    sides = (stacked, experts(n)) if stacked_in == "torch" else (experts(n), stacked)
+    mapping = mapped(*sides)
+    fits(mapping, network("torch", sides[0]), network("mindspore", sides[1]))
+    for word in ("w1", "w2", "w3"):
+        pieces = named(mapping, f"moe.{word}")[stacked_in == "torch"]
+        assert pieces == [f"moe.experts.{i}.{word}.weight" for i in range(n)]
+        assert not entry(mapping, f"layers.0.moe.{word}").review
+
+
+def test_stacked_experts_that_are_transposed() -> None:
+    torch, mindspore = experts(4), "moe.w1 4x8x32; moe.w2 4x32x8; moe.w3 4x8x32"
+    mapping = mapped(torch, mindspore)
+    fits(mapping, network("torch", torch), network("mindspore", mindspore))
+    assert [t.op for t in entry(mapping, "layers.0.moe.w1").transform] == ["stack", "transpose"]
+
+
+@pytest.mark.parametrize("stacked_in", ["torch", "mindspore"])
+def test_gate_and_up_of_all_experts_in_one_tensor(stacked_in: str) -> None:
+    apart = experts(3, "gate_proj down_proj up_proj")
+    stacked = "moe.experts.gate_up_proj 3x64x8; moe.experts.down_proj 3x8x32"
+    sides = (stacked, apart) if stacked_in == "torch" else (apart, stacked)
+    mapping = mapped(*sides)
+    fits(mapping, network("torch", sides[0]), network("mindspore", sides[1]))
+    pieces = named(mapping, "moe.experts.gate_up_proj")[stacked_in == "torch"]
+    assert pieces == [f"moe.experts.{i}.{w}_proj.weight" for i in range(3) for w in ("gate", "up")]
+
+
+def test_a_grouped_convolution_and_a_list_of_convolutions() -> None:
+    torch, mindspore = "mix.conv.weight 12x2x3x3", "; ".join(f"mix.convs.{i}.weight 4x2x3x3" for i in range(3))
+    mapping = mapped(torch, mindspore)
+    assert named(mapping, "mix.conv.weight")[1] == [f"mix.convs.{i}.weight" for i in range(3)]
+    fits(mapping, network("torch", torch), network("mindspore", mindspore))
+
+
+def test_one_1x1_convolution_and_two() -> None:
+    torch, mindspore = "mix.left.weight 5x8x1x1; mix.right.weight 5x8x1x1", "mix.both.weight 10x8x1x1"
+    mapping = mapped(torch, mindspore)
+    assert named(mapping, "mix.both.weight")[0] == ["mix.left.weight", "mix.right.weight"]
+
+
+def test_a_projection_that_one_block_lacks_is_joined_with_nothing() -> None:
+    """The fused layer of the last block is gone: its pieces are left over, and no other layer takes them."""
+    torch = network("torch", layers("attn.q attn.k attn.v attn.out"))
+    whole = network("mindspore", f"{layers('attn.qkv', '24x8')}; {layers('attn.proj')}")
+    mindspore = Listing("mindspore", tuple(p for p in whole if not p.name.startswith("layers.2.attn.qkv")))
+    mapping = match(torch, mindspore)
+    left = {u.name for u in mapping.unmatched_torch if u.review}
+    assert left == {f"layers.2.attn.{w}.{leaf}" for w in "qkv" for leaf in ("weight", "bias")}
+    assert named(mapping, "attn.qkv.weight")[0] == [f"attn.{w}.weight" for w in "qkv"]
+
+
+def test_whatever_could_be_joined_in_its_place_is_marked() -> None:
+    mapping = mapped(layers("a.x a.y a.z a.w"), f"{layers('m.fused', '24x8')}; {layers('m.single')}")
+    single = entry(mapping, "layers.0.m.single.weight")
+    assert single.review
+    assert all(e.review for e in mapping.entries if len(e.torch) > 1)
+    assert "others that stand beside them" in entry(mapping, "layers.0.m.fused.weight").why
+
+
+def test_nothing_is_joined_that_has_a_counterpart() -> None:
+    both = f"{layers('attn.q attn.k attn.v attn.out')}; {layers('extra.qkv', '24x8')}"
+    mapping = mapped(both, both)
+    assert all(len(e.torch) == len(e.mindspore) == 1 for e in mapping.entries)
+    assert not mapping.needs_review
+
+
+def test_a_pinned_piece_is_not_joined() -> None:
+    torch, mindspore = network("torch", layers("a.q a.k a.v a.o")), network("mindspore", layers("b.qkv", "24x8"))
+    mapping = match(torch, mindspore)
+    assert len(entry(mapping, "layers.0.b.qkv.weight").torch) == 3
+    pinned = match(torch, network("mindspore", layers("b.x b.y")), pins=["layers.0.a.q.weight=layers.0.b.y.weight"])
+    assert entry(pinned, "layers.0.a.q.weight").mindspore == ("layers.0.b.y.weight",)
+
+
+def test_what_running_has_told_of_several_parameters_stands() -> None:
+    torch = network("torch", layers("attn.q attn.k attn.v attn.out", bias=False))
+    mindspore = network("mindspore", "attn.qkv.weight 24x8; attn.proj.weight 8x8")
+    order = ("k", "q", "v")
+    chain = match(torch, mindspore).find("layers.0.attn.qkv.weight")[0].transform
+    ways = [
+        (
+            tuple(torch.by_name[f"layers.{i}.attn.{w}.weight"] for w in order),
+            (mindspore.by_name[f"layers.{i}.attn.qkv.weight"],),
+            chain,
+        )
+        for i in range(3)
+    ]
+    mapping = match(torch, mindspore, ways=ways)
+    assert named(mapping, "attn.qkv.weight")[0] == [f"attn.{w}.weight" for w in order]
+    assert not mapping.needs_review
+
+
+def test_without_names_counting_is_enough() -> None:
+    mapping = mapped(
+        layers("attn.q attn.k attn.v attn.out"),
+        f"{layers('attn.qkv', '24x8')}; {layers('attn.proj')}",
+        ignore_names=True,
+    )
+    assert len(entry(mapping, "layers.0.attn.qkv.weight").torch) == 3
+
+
+def strings(*words: str) -> Iterable[tuple[str, ...]]:
+    return [tuple(w.split(".")) for w in words]
+
+
+@pytest.mark.parametrize(
+    ("members", "fused", "expected", "sure"),
+    [
+        ("a.q a.k a.v", "qkv", "q k v", "named"),
+        ("a.k a.v a.q", "qkv", "q k v", "named"),
+        ("a.k a.v a.q", "kvq", "k v q", "named"),
+        ("a.q a.k a.v", "x", "q k v", "named"),
+        ("a.value a.key a.query", "c_attn", "query key value", "named"),
+        ("a.v_proj a.k_proj a.q_proj", "in_proj", "q_proj k_proj v_proj", "told"),
+        ("a.up a.gate", "gate_up_proj", "gate up", "named"),
+        ("a.up a.gate", "fc1", "up gate", "assumed"),
+        ("a.d3 a.d1 a.d2", "c_attn", "d1 d2 d3", "assumed"),
+        ("a.left a.right", "shell", "left right", "assumed"),
+    ],
+)
+def test_the_order_of_pieces(members: str, fused: str, expected: str, sure: str) -> None:
+    paths = [tuple(m.split(".")) for m in members.split()]
+    order, how = ordered(paths, fused)
+    assert [paths[i][-1] for i in order] == expected.split()
+    assert how == sure
+
+
+def test_words_that_tell_pieces_apart() -> None:
+    assert distinguishing([("a", "q_proj"), ("a", "k_proj")]) == ["q", "k"]
+    assert distinguishing([("e", "0", "w"), ("e", "1", "w")]) == ["0", "1"]
+    assert spelled(["query", "key"], "keyquery") == [1, 0]
+    assert spelled(["a", "b"], "xaxb") is None
+    assert spelled(["q", "q"], "qq") is None
