@@ -23,17 +23,19 @@ from typing import Any
 from automap.errors import TransformError
 from automap.graph import Listing, Param, Shape
 from automap.layers import Layer, core, layers_of
-from automap.names import is_attention_word, split_leaf, tokens
+from automap.names import PROJECTIONS, is_attention_word, split_leaf, tokens
 from automap.transforms import Transform, inverse, shape_after
 
 #: Siblings that are joined at most, unless all that stand in a list are.
 FEW = 4
 #: How much of the greatest possible gain a join must bring: joining k layers takes away k here and fills one there.
 GAIN = 0.75
-#: How much names speak for siblings: for those that the fused name spells, for attention's words and for a word that
-#: they alone share; how much it counts that the sequence of shapes is the other side's then, that they are plain
-#: siblings and no members of a list, that they share a word with the fused one, and that matrices are joined along the axis of their outputs.
-SPELLED, ATTENTION, SHARED, SEQUENCE, SIBLINGS, ALIKE, OUTPUTS = 1.0, 0.5, 0.5, 0.4, 0.5, 0.1, 0.05
+#: How much names speak for siblings: those that the fused name spells, attention's words, a word that they alone share,
+#: the words of the fused name.
+SPELLED, ATTENTION, SHARED, ALIKE = 1.0, 0.5, 0.5, 0.2
+#: How much it counts that the sequence of shapes is the other side's then, that what is joined are plain siblings and
+#: no members of a list, that what is stacked has the wanted shape as it is, that matrices are joined by their outputs.
+SEQUENCE, SIBLINGS, EXACT, OUTPUTS = 0.4, 0.5, 0.2, 0.05
 #: Other siblings are as likely as these where less than this is between them.
 CLEAR = 0.3
 #: Layers of a sequence that are compared.
@@ -138,6 +140,7 @@ class _Join:
         unit: what is before and after the names in which they differ, the names, and how they are joined.
         gain: the share of the greatest possible gain that it brings.
         local: the fused layer's own name on the other side.
+        frameworks: whether that is the framework's own attention.
         likely: how much names speak for it.
         rivals: whether other siblings could be joined as well.
     """
@@ -147,6 +150,7 @@ class _Join:
     places: list[_Place]
     gain: float
     local: str
+    frameworks: bool
     likely: float
     rivals: bool = False
 
@@ -222,7 +226,7 @@ class _Side:
 
     def apply(self, found: _Join) -> None:
         """Put compounds in the place of their parts."""
-        made = [c for place in self.alike(found) for c in _compounds(place, found)]
+        made = self._renamed([c for place in self.alike(found) for c in _compounds(place, found)])
         self._put(made)
         # What was joined of compounds has the parts of those.
         for c in made:
@@ -238,8 +242,21 @@ class _Side:
             shape = others[0].shape if len(others) == 1 else parts[0].shape
             param = replace(parts[0], name=f"{name}.weight", shape=shape, aliases=(), path=None)
             made.append(Compound(param, parts, (), "told"))
+        made = self._renamed(made)
         self._put(made)
         self.compounds |= {c.param.name: c for c in made}
+
+    def _renamed(self, made: Sequence[Compound]) -> list[Compound]:
+        """The same compounds under names that nothing else has."""
+        seen = set(self.listing.by_name)
+        out = []
+        for c in made:
+            name = c.param.name
+            while name in seen:
+                name = name.replace("+", "++", 1)
+            seen.add(name)
+            out.append(replace(c, param=replace(c.param, name=name)))
+        return out
 
     def _put(self, made: Sequence[Compound]) -> None:
         into = {c.parts[0].name: c.param for c in made}
@@ -351,7 +368,12 @@ def _joins(s: int, here: _Side, there: _Side, unstacked: bool) -> Iterator[_Join
         likely = named + max(_cohesion(p.members, here) for p in places[:FEW]) + OUTPUTS * (form.axis == 0)
         if members[0].parts[:-1] == members[-1].parts[:-1] or form.op == "stack":
             likely += SIBLINGS
-        yield _Join(s, unit, places, gain / most, local, likely + SEQUENCE * _in_sequence(places, here, there))
+        exact = {layer.main[1].shape for layer in wanted_layers[_sorted(form.shape)]}
+        likely += EXACT * (form.op == "stack" and form.shape in exact)
+        fused = [layer.main[1] for layer in wanted_layers[_sorted(form.shape)] if layer.parts[-1:] == (local,)]
+        own = bool(fused) and all(p.leaf in PROJECTIONS for p in fused)
+        likely += SEQUENCE * _in_sequence(places, here, there)
+        yield _Join(s, unit, places, gain / most, local, own, likely)
 
 
 def _in_sequence(places: list[_Place], here: _Side, there: _Side) -> float:
@@ -452,7 +474,9 @@ def _likeliest(members: Sequence[Layer], fused: Sequence[Layer]) -> tuple[float,
     common = set.intersection(*({t for part in layer.parts[-2:] for t in tokens(part)} for layer in members))
     best, local = -1.0, ""
     for name in dict.fromkeys(layer.parts[-1] for layer in fused if layer.parts):
-        score = SPELLED * (spelled(words, name) is not None) + ALIKE * bool(common & set(tokens(name)))
+        score = SPELLED * (spelled(words, name) is not None) + ALIKE * len(common & set(tokens(name))) / max(
+            1, len(set(tokens(name)))
+        )
         if score > best:
             best, local = score, name
     return max(best, 0.0), local or fused[0].path
@@ -507,22 +531,25 @@ def _initial(word: str) -> str:
 _QKV = "qkv"
 
 
-def ordered(members: Sequence[tuple[str, ...]], fused: str) -> tuple[list[int], str]:
+def ordered(members: Sequence[tuple[str, ...]], fused: str, frameworks: bool = False) -> tuple[list[int], str]:
     """The order in which pieces stand in a fused tensor, as positions, and how sure that is.
 
     Args:
         members: the paths of the pieces, in order of definition.
         fused: the fused layer's own name.
+        frameworks: whether it is the framework's own attention that keeps them fused: queries, keys, values.
     """
     words = distinguishing(members)
+    initials = [_initial(w) if w else "" for w in words]
+    attention = all(is_attention_word(w) for w in words) and len(set(initials)) == len(initials)
+    in_order = sorted(range(len(words)), key=lambda i: _QKV.index(initials[i])) if attention else []
+    if attention and frameworks:
+        return in_order, "told"
     order = spelled(words, fused)
     if order is not None:
         return order, "named"
-    initials = [_initial(w) if w else "" for w in words]
-    if all(is_attention_word(w) for w in words) and len(set(initials)) == len(initials):
-        at = sorted(range(len(words)), key=lambda i: _QKV.index(initials[i]))
-        # PyTorch's own attention joins its projections in this order.
-        return at, "told" if fused in ("in_proj", "in_proj_weight", "in_proj_bias") else "named"
+    if attention:
+        return in_order, "named"
     numbers = [re.sub(r"\D", "", w) for w in words]
     if all(numbers) and len({re.sub(r"\d", "", w) for w in words}) == 1:
         by_number = sorted(range(len(words)), key=lambda i: int(numbers[i]))
@@ -533,7 +560,7 @@ def ordered(members: Sequence[tuple[str, ...]], fused: str) -> tuple[list[int], 
 def _compounds(place: _Place, found: _Join) -> Iterator[Compound]:
     """The compounds of some sibling layers, one for each slot."""
     members = list(place.members)
-    order, sure = ordered([layer.parts for layer in members], found.local)
+    order, sure = ordered([layer.parts for layer in members], found.local, found.frameworks)
     members = [members[i] for i in order]
     if place.form.op == "stack" and all(w.isdigit() for w in distinguishing([x.parts for x in members])):
         sure = "told"
@@ -566,8 +593,9 @@ def compound(
     common = 0
     while common < min(map(len, paths)) - 1 and len({p[common] for p in paths}) == 1:
         common += 1
-    named = "+".join(dict.fromkeys([local, *(p[common] for p in paths[:FEW])]))
+    middle = () if all(p[common].isdigit() for p in paths) else paths[0][common + 1 :]
     leaf = split_leaf(parts[0].name)[1] or "weight"
-    name = ".".join((*paths[0][:common], named, *paths[0][common + 1 :], leaf))
+    # A plus stands in no name of a framework's.
+    name = ".".join((*paths[0][:common], f"{local}+", *middle, leaf))
     param = replace(parts[0], name=name, shape=shape, aliases=(), path=None)
     return Compound(param, tuple(parts), chain, order, rivals)

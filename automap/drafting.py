@@ -14,6 +14,7 @@ from automap.layers import Layer, bare_names, common_module, core, modules_above
 from automap.mapping import Entry, RunnerUp, Unmatched
 from automap.matching import Doubt
 from automap.names import split_leaf
+from automap.reaching import Axes, can_reach, reaching, ways
 from automap.transforms import Transform
 
 #: An alternative that loses less than this (in the weights of `matching.py`, one part of the evidence in full) makes
@@ -158,7 +159,7 @@ class Draft:
             if f is None or pair.pinned or pair.told:
                 continue
             if f.doubt is not None and f.doubt.loss < CLEAR_LOSS:
-                pair.reasons.append(_doubt_in_words(pair))
+                pair.reasons.append(self._doubt_in_words(pair))
             if f.score < WEAK:
                 pair.reasons.append("little speaks for it but its shape")
         self.shared: set[str] = set()
@@ -172,24 +173,43 @@ class Draft:
                 elif p.name in joined.disputed and not (pair.told or pair.pinned):
                     pair.reasons.append("it could be one of those that are joined beside it")
 
+    def _doubt_in_words(self, pair: _Pair) -> str:
+        if pair.found is not None and pair.found.doubt is not None and pair.found.doubt.alike:
+            return "the same choice is in doubt in the other repetitions of this block"
+        if pair.instead is None:
+            return "it could as well have no counterpart"
+        even = pair.found is not None and pair.found.doubt is not None and pair.found.doubt.loss < 0.05
+        instead = " and ".join(p.name for p in self.sides[1].parts(self.mindspore.by_name[pair.instead])[:2])
+        return f"{instead} would fit {'as' if even else 'nearly as'} well"
+
     def _transforms(self) -> None:
-        """What the shapes say happens to each array; whether a square matrix is transposed, from its siblings."""
+        """What the shapes say happens to each array; which of several ways it is, from its siblings."""
+        open_pairs: list[tuple[_Pair, list[Axes]]] = []
+        votes: dict[tuple[str, int], set[Axes]] = defaultdict(set)
         for pair in self.entries.values():
-            if not pair.told:
-                pair.transform = reaching(pair.t, pair.m)
-        votes: dict[str, set[bool]] = defaultdict(set)
-        for pair in self.entries.values():
-            if _is_matrix(pair.t) and not _is_square(pair.t):
-                votes[_kind(pair.m)].add(_is_transposed(pair))
-        if not any(True in v for v in votes.values()):
-            return
-        for pair in self.entries.values():
-            if _is_matrix(pair.t) and _is_square(pair.t) and not pair.told and pair.m.leaf != "embedding_table":
-                kind = votes.get(_kind(pair.m), set())
-                if kind == {True}:
-                    pair.transform = (Transform("transpose", {"axes": [1, 0]}), *pair.transform)
-                elif kind != {False} and not pair.pinned:
-                    pair.reasons.append("square, and other matrices here are transposed: a listing cannot tell")
+            if pair.told:
+                continue
+            choices = ways(pair.t, pair.m)
+            pair.transform = reaching(pair.t, pair.m, choices[0]) if choices else ()
+            if len(choices) == 1 and len(choices[0]) > 1:
+                votes[_kind(pair.m), len(choices[0])].add(choices[0])
+            elif len(choices) > 1:
+                open_pairs.append((pair, choices))
+        turned = {axes for kinds in votes.values() for axes in kinds if axes != tuple(range(len(axes)))}
+        for pair, choices in open_pairs:
+            n = len(choices[0])
+            if pair.m.leaf == "embedding_table" or not any(len(axes) == n for axes in turned):
+                continue
+            kind = votes.get((_kind(pair.m), n), set())
+            if n > 2 and not kind:  # kernels have one layout in the whole network
+                kind = {axes for (_, m), every in votes.items() if m == n for axes in every}
+            if len(kind) == 1 and (axes := next(iter(kind))) in choices:
+                pair.transform = reaching(pair.t, pair.m, axes)
+            elif not pair.pinned:
+                what = (
+                    "square, and other matrices here are transposed" if n == 2 else "other arrays here are transposed"
+                )
+                pair.reasons.append(f"{what}: a listing cannot tell")
 
     def _joined(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Names that look like several of the other side put together, or the pieces of one, with the partners."""
@@ -339,40 +359,6 @@ def _slots(a: Layer, b: Layer) -> Iterator[tuple[str, Param, Param]]:
             yield slot, p, q
 
 
-def can_reach(p: Param, q: Param) -> bool:
-    a, b = core(p.shape), core(q.shape)
-    return a is None or b is None or a == b or (len(a) == 2 and a == b[::-1])
-
-
-def reaching(p: Param, q: Param) -> tuple[Transform, ...]:
-    """The operations that turn an array of the first shape into one of the second, nothing where they are equal."""
-    if p.shape is None or q.shape is None or p.shape == q.shape:
-        return ()
-    chain: list[Transform] = []
-    shape = p.shape
-    if core(p.shape) != core(q.shape):
-        flat = core(p.shape) or ()
-        if shape != flat:
-            chain.append(Transform("reshape", {"shape": list(flat), "before": list(shape)}))
-        chain.append(Transform("transpose", {"axes": [1, 0]}))
-        shape = flat[::-1]
-    if shape != q.shape:
-        chain.append(Transform("reshape", {"shape": list(q.shape), "before": list(shape)}))
-    return tuple(chain)
-
-
-def _is_matrix(p: Param) -> bool:
-    return p.shape is not None and len(p.shape) == 2 and min(p.shape) > 1
-
-
-def _is_square(p: Param) -> bool:
-    return p.shape is not None and p.shape[0] == p.shape[-1]
-
-
-def _is_transposed(pair: _Pair) -> bool:
-    return any(t.op == "transpose" for t in pair.transform)
-
-
 def _kind(p: Param) -> str:
     """What a MindSpore author calls this kind of layer: the last word of its module."""
     return p.module.rpartition(".")[2]
@@ -424,12 +410,3 @@ def _adding_up(whole: Param, pieces: Sequence[Param]) -> list[Param]:
             if total == a[axis] and len(parts) > 1:
                 return parts
     return []
-
-
-def _doubt_in_words(pair: _Pair) -> str:
-    if pair.found is not None and pair.found.doubt is not None and pair.found.doubt.alike:
-        return "the same choice is in doubt in the other repetitions of this block"
-    if pair.instead is None:
-        return "it could as well have no counterpart"
-    even = pair.found is not None and pair.found.doubt is not None and pair.found.doubt.loss < 0.05
-    return f"{pair.instead} would fit {'as' if even else 'nearly as'} well"

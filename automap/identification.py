@@ -21,10 +21,10 @@ from typing import Any
 
 from automap import comparison
 from automap.arrangements import Option, Way, choices, shape_key, turned
-from automap.drafting import can_reach, reaching
 from automap.dtypes import Array
 from automap.graph import Listing
 from automap.layouts import adapted, replaced
+from automap.reaching import can_reach, reaching
 from automap.running import Forward, Inputs, Module, Runner, Visit
 from automap.tracing import Call, Fingerprint, Trace, apart, distance, fingerprint, in_order
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from automap.errors import PinError
 from automap.graph import Listing, Param
-from automap.layers import core
+from automap.reaching import can_reach
 
 
 def resolve(pins: Sequence[str], torch: Listing, mindspore: Listing) -> dict[str, str]:
@@ -67,6 +67,5 @@ def _unknown(name: str, listing: Listing) -> str:
 
 
 def _check(pin: str, p: Param, q: Param) -> None:
-    a, b = core(p.shape), core(q.shape)
-    if a is not None and b is not None and a != b and not (len(a) == 2 and a == b[::-1]):
+    if not can_reach(p, q):
         raise PinError(f"pin {pin!r} is impossible: {p.name} has shape {p.shape}, {q.name} {q.shape}", pin)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from automap.layers import Layer, bare_paths, core, form, number_ranks
 from automap.names import NORM_TOKENS, likeness, tokens
+from automap.reaching import can_reach
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -216,7 +217,7 @@ def fit(a: Layer, b: Layer) -> float:
         if b.norm and len(cb) > 1:
             return 0.0
         if ca != cb:
-            if len(ca) != 2 or ca != cb[::-1]:
+            if not can_reach(x, y):
                 return 0.0
             score *= 0.6
         elif x.shape != y.shape:
