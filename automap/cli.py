@@ -14,7 +14,7 @@ from typing import Any
 
 import click
 
-from automap import __version__, cli_mappings, cli_models
+from automap import __version__, cli_layers, cli_mappings, cli_models
 from automap.cli_options import STATUS, say, verbose
 from automap.errors import AutomapError
 
@@ -108,5 +108,6 @@ for _command in (
     cli_mappings.explain,
     cli_mappings.diff,
     cli_mappings.check,
+    cli_layers.layers,
 ):
     cli.add_command(_command)

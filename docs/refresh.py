@@ -2,7 +2,8 @@
 
 In a page, a code block whose first line is three backquotes, a language and a file name is a file of that name. A
 ``console`` block holds commands, each after ``$ ``, and what they print. The blocks of a page are used in order, in one
-folder that holds a copy of fixtures/. `tests/test_docs.py` checks that nothing would change.
+folder that holds a copy of fixtures/. docs/layers.md is written as a whole, from the layer table. `tests/test_docs.py`
+checks that nothing would change.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+LAYERS = ROOT / "docs" / "layers.md"
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 
 _BLOCK = re.compile(r"^```(?P<language>\w+)(?: (?P<file>\S+))?\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -65,13 +67,21 @@ def _run(command: str, folder: Path, status: int) -> subprocess.CompletedProcess
 
 
 def main() -> None:
+    from automap.layer_report import page as page_of_layers
+
+    if not LAYERS.exists() or LAYERS.read_text(encoding="utf-8") != page_of_layers():
+        _write(LAYERS, page_of_layers())
     for page in PAGES:
         old = page.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
             new = refreshed(old, Path(folder))
         if stable(new) != stable(old):
-            page.write_text(new, encoding="utf-8")
-            sys.stdout.write(f"{page.relative_to(ROOT)}: written anew\n")
+            _write(page, new)
+
+
+def _write(page: Path, text: str) -> None:
+    page.write_text(text, encoding="utf-8")
+    sys.stdout.write(f"{page.relative_to(ROOT)}: written anew\n")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from automap.names import SLOTS, abbreviates, likeness, slot_of, split_leaf, tokens
+from automap.names import abbreviates, likeness, slot_of, split_leaf, tokens
 
 TEXT = st.text("abcdeilnor", min_size=1, max_size=8)
 
@@ -96,58 +96,3 @@ def test_what_is_left_of_a_word_abbreviates_it(data: st.DataObject, word: str) -
     assert abbreviates(short, word)
     assert abbreviates(word, short)
     assert not abbreviates(word + "x", word + "y")
-
-
-# ------------------------------------------------------------------------------- the vocabulary is a fact about layers
-
-#: PyTorch's layer, MindSpore's, and the shape of an input.
-LAYERS = {
-    "dense": ("Linear(4, 3)", "Dense(4, 3)", (2, 4)),
-    "convolution": ("Conv2d(3, 4, 3)", "Conv2d(3, 4, 3, pad_mode='valid', has_bias=True)", (2, 3, 8, 8)),
-    "transposed convolution": (
-        "ConvTranspose2d(3, 4, 3)",
-        "Conv2dTranspose(3, 4, 3, pad_mode='valid', has_bias=True)",
-        (2, 3, 8, 8),
-    ),
-    "BatchNorm": ("BatchNorm2d(3)", "BatchNorm2d(3)", (2, 3, 4, 4)),
-    "LayerNorm": ("LayerNorm(4)", "LayerNorm((4,), epsilon=1e-5)", (2, 4)),
-    "GroupNorm": ("GroupNorm(2, 4)", "GroupNorm(2, 4)", (2, 4, 3, 3)),
-    "embedding": ("Embedding(5, 3)", "Embedding(5, 3)", None),
-    "recurrent": ("LSTM(4, 3, 2, bidirectional=True)", "LSTM(4, 3, 2, bidirectional=True)", (5, 2, 4)),
-}
-
-
-@pytest.mark.frameworks
-@pytest.mark.parametrize("kind", LAYERS)
-def test_one_slot_is_one_thing_in_both_frameworks(kind: str) -> None:
-    """Weights brought over by slot alone give the same output."""
-    import mindspore as ms
-    import numpy as np
-    import torch
-
-    of_torch, of_mindspore, shape = LAYERS[kind]
-    net = torch.nn.Sequential(eval(f"torch.nn.{of_torch}", {"torch": torch})).eval()
-    port = ms.nn.SequentialCell(eval(f"ms.nn.{of_mindspore}", {"ms": ms})).set_train(False)
-    rng = np.random.default_rng(0)
-    weights: dict[str, np.ndarray] = {}
-    for name, value in net.state_dict().items():
-        slot = slot_of(split_leaf(name)[1])
-        if slot != "counter":
-            weights[slot] = rng.uniform(0.5, 1.5, tuple(value.shape)).astype(np.float32)
-            value.copy_(torch.from_numpy(weights[slot]))
-    ours = {p.name: slot_of(split_leaf(p.name)[1]) for p in port.get_parameters()}
-    assert sorted(ours.values()) == sorted(weights)
-    for p in port.get_parameters():
-        p.set_data(ms.Tensor(weights[ours[p.name]]))
-    x = rng.integers(5, size=(2, 3)) if shape is None else rng.standard_normal(shape).astype(np.float32)
-    with torch.no_grad():
-        expected, got = net(torch.from_numpy(x)), port(ms.Tensor(x))
-    expected, got = (y[0] if isinstance(y, tuple) else y for y in (expected, got))
-    np.testing.assert_allclose(got.asnumpy(), expected.numpy(), rtol=1e-4, atol=1e-4)
-
-
-def test_every_word_of_the_vocabulary_is_proven() -> None:
-    """The layers above have every word in the table; a new word needs its layer."""
-    shown = {"weight", "bias", "gamma", "beta", "embedding_table", "num_batches_tracked"}
-    shown |= {"running_mean", "running_var", "moving_mean", "moving_variance"}
-    assert shown == SLOTS.keys()
