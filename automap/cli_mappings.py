@@ -10,6 +10,7 @@ from automap.cli_options import (
     STATUS,
     factory_arguments,
     file_to_write,
+    fitting_given,
     given_inputs,
     inputs_given,
     say,
@@ -41,6 +42,7 @@ from automap.cli_options import (
 )
 @click.option("--allow-nan", is_flag=True, help="Let tensors with NaN pass.")
 @click.option("--allow-overflow", is_flag=True, help="Let values pass that are out of the range of their new type.")
+@fitting_given
 @verbose
 def convert(
     mapping: str,
@@ -51,6 +53,10 @@ def convert(
     target: str | None,
     allow_nan: bool,
     allow_overflow: bool,
+    resize: bool,
+    resize_as: tuple[str, ...],
+    pad_vocab: dict[str, float] | None,
+    cut_vocab: bool,
 ) -> int:
     """Convert a checkpoint with a mapping.
 
@@ -77,6 +83,9 @@ def convert(
             target=target,
             allow_nan=allow_nan,
             allow_overflow=allow_overflow,
+            resize=[*resize_as, ""] if resize else resize_as,
+            pad_vocab=pad_vocab,
+            cut_vocab=cut_vocab,
         )
     say(str(report))
     given, made = (read.made, read.given) if reverse else (read.given, read.made)

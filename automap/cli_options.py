@@ -109,6 +109,41 @@ factory_arguments = options(
     ),
 )
 
+
+def _numbers(context: click.Context, option: click.Parameter, items: Sequence[str]) -> dict[str, float] | None:
+    """``[PATTERN=]VALUE`` items as a dict."""
+    found = {}
+    for item in items:
+        pattern, _, value = item.rpartition("=")
+        try:
+            found[pattern] = float(value)
+        except ValueError:
+            raise click.BadParameter(f"{item!r} is no number: write it as VALUE or 'PATTERN=VALUE'") from None
+    return found or None
+
+
+fitting_given = options(
+    click.option(
+        "--resize", is_flag=True, help="Interpolate tables of positions that have another length in --target."
+    ),
+    click.option(
+        "--resize-as",
+        multiple=True,
+        metavar="PATTERN[=OLD:NEW]",
+        help="Interpolate the parameters of these names, such as '*.wpe.weight'; also with the grid, where the sizes "
+        "leave it open, such as 'pos_embed=1+16x16:32x32'. Repeatable.",
+    ),
+    click.option(
+        "--pad-vocab",
+        multiple=True,
+        callback=_numbers,
+        metavar="[PATTERN=]VALUE",
+        help="Fill new rows with VALUE where the vocabulary of --target is longer. Repeatable.",
+    ),
+    click.option("--cut-vocab", is_flag=True, help="Drop the last rows where the vocabulary of --target is shorter."),
+)
+
+
 inputs_given = options(
     click.option(
         "--input",

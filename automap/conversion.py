@@ -9,10 +9,11 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from automap.dtypes import (
 )
 from automap.errors import ConversionError, MappingError, SourceError, TransformError
 from automap.files import replacing
+from automap.fitting import Fitter, MisfitError, Wishes
 from automap.graph import Framework, Listing, Param, Shape
 from automap.mapping import Entry, Mapping
 from automap.sources import Source
@@ -41,6 +43,9 @@ from automap.transforms import Transform
 
 #: What a mapping can be given as: the value, its file, or PyTorch names to MindSpore names.
 AnyMapping = Mapping | str | os.PathLike[str] | Dict[str, str | None]
+
+#: Which parameters something is done to: True for those that it is meant for, or patterns of names.
+Names = bool | str | Sequence[str]
 
 _TITLES: dict[Framework, str] = {"torch": "PyTorch", "mindspore": "MindSpore"}
 
@@ -55,6 +60,7 @@ class ConversionReport:
         underflow: how many values became zero in the new dtype, by name.
         reshaped: new parameters that the mapping only renames, and that took the target's shape because the two differ
             in dimensions of size 1 alone.
+        fitted: what else was done to new parameters so that they fit the target, by name: interpolated, filled up ...
         left_out: tensors of the state dict that the new one lacks, with the reason.
         not_made: parameters of the other side that nothing was made for, with the reason.
         prefix: what was taken from the front of every name of the state dict, and what was put there instead.
@@ -64,6 +70,7 @@ class ConversionReport:
     overflow: dict[str, int] = field(default_factory=dict)
     underflow: dict[str, int] = field(default_factory=dict)
     reshaped: list[str] = field(default_factory=list)
+    fitted: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     not_made: dict[str, str] = field(default_factory=dict)
     prefix: tuple[str, str] = ("", "")
@@ -76,6 +83,9 @@ class ConversionReport:
                 parts.append(f"{sum(lost.values())} value(s) {what} the new dtype: {names}")
         if self.reshaped:
             parts.append(f"{len(self.reshaped)} reshaped by dimensions of size 1")
+        if self.fitted:
+            names = ", ".join(f"{name} ({what})" for name, what in self.fitted.items())
+            parts.append(f"{len(self.fitted)} fitted to the target: {names}")
         if self.left_out:
             parts.append(f"{len(self.left_out)} left out")
         if any(self.prefix):
@@ -142,6 +152,9 @@ def apply(
     dtype: object = None,
     allow_nan: bool = False,
     allow_overflow: bool = False,
+    resize: Names = False,
+    pad_vocab: float | Dict[str, float] | None = None,
+    cut_vocab: Names = False,
     report: ConversionReport | None = None,
 ) -> dict[str, Any]:
     """Convert a state dict.
@@ -160,6 +173,12 @@ def apply(
         dtype: the dtype of every floating-point tensor made, whatever the target's.
         allow_nan: let tensors pass that hold NaN.
         allow_overflow: let finite values pass that are out of the range of their new dtype.
+        resize: interpolate tables of positions whose length differs from the target's: True for those whose names say
+            that they are some, or patterns of names, such as ``"*.wpe.weight"``, with the grid where the sizes leave
+            it open: ``"pos=1+16x16:32x32"``. Without it, another length is an error.
+        pad_vocab: the value to fill new rows with where the target's vocabulary is longer, or patterns of names with a
+            value each. Without it, another length is an error.
+        cut_vocab: True, or patterns of names: drop the last rows where the target's vocabulary is shorter.
         report: filled in with what was changed. Without one, a loss that nobody asked for is warned about.
 
     Returns:
@@ -171,7 +190,8 @@ def apply(
         MappingError: the mapping cannot be read, or cannot be reversed.
     """
     filled = ConversionReport() if report is None else report
-    job = _Job(mapping, reverse, target, dtype, allow_nan, allow_overflow, filled)
+    wishes = Wishes.of(resize, pad_vocab, cut_vocab)
+    job = _Job(mapping, reverse, target, dtype, allow_nan, allow_overflow, filled, wishes)
     if framework not in (None, "numpy", *_TITLES):
         raise ConversionError(f"there is no framework {framework!r}: there are mindspore, torch and numpy")
     arrays = job.run(_open(state_dict, job.mapping.given))
@@ -193,7 +213,15 @@ def apply(
 
 
 def load(
-    mapping: AnyMapping, state_dict: Any, net: Any, *, allow_nan: bool = False, allow_overflow: bool = False
+    mapping: AnyMapping,
+    state_dict: Any,
+    net: Any,
+    *,
+    allow_nan: bool = False,
+    allow_overflow: bool = False,
+    resize: Names = False,
+    pad_vocab: float | Dict[str, float] | None = None,
+    cut_vocab: Names = False,
 ) -> LoadReport:
     """Convert a state dict, load it into a network, and look whether every parameter arrived.
 
@@ -203,6 +231,9 @@ def load(
         net: a MindSpore ``Cell``, or a PyTorch ``Module`` to go back.
         allow_nan: as for ``apply``.
         allow_overflow: as for ``apply``; a tensor is cast to the dtype it has in the network.
+        resize: as for ``apply``; so are the next two.
+        pad_vocab: how to fill a longer vocabulary.
+        cut_vocab: what may be cut.
 
     Raises:
         ConversionError: as for ``apply``, or a parameter did not arrive; in the former case the network is untouched.
@@ -212,7 +243,8 @@ def load(
     if framework is None or not is_model(net):
         raise ConversionError(f"the network is a {type(net).__name__}: give a mindspore.nn.Cell or a torch.nn.Module")
     mapping, filled = _mapping(mapping), ConversionReport()
-    job = _Job(mapping, mapping.made != framework, net, None, allow_nan, allow_overflow, filled)
+    wishes = Wishes.of(resize, pad_vocab, cut_vocab)
+    job = _Job(mapping, mapping.made != framework, net, None, allow_nan, allow_overflow, filled, wishes)
     arrays = job.run(_open(state_dict, job.mapping.given))
     edge = _edge(framework)
     edge.load_state(net, arrays)
@@ -238,6 +270,9 @@ def convert(
     target: Any = None,
     allow_nan: bool = False,
     allow_overflow: bool = False,
+    resize: Names = False,
+    pad_vocab: float | Dict[str, float] | None = None,
+    cut_vocab: Names = False,
 ) -> ConvertReport:
     """Convert a checkpoint file. The output is written beside its place, read back, compared, and only then put there.
 
@@ -250,6 +285,9 @@ def convert(
         target: as for ``apply``.
         allow_nan: as for ``apply``.
         allow_overflow: as for ``apply``.
+        resize: as for ``apply``; so are the next two.
+        pad_vocab: how to fill a longer vocabulary.
+        cut_vocab: what may be cut.
 
     Raises:
         ConversionError: as for ``apply``, or the output is not what was written. There is no output then.
@@ -259,7 +297,8 @@ def convert(
     where, filled = Path(output), ConversionReport()
     if where.exists() and os.path.exists(checkpoint) and where.samefile(checkpoint):
         raise ConversionError(f"{output}: the output is the checkpoint itself: give it another name")
-    job = _Job(mapping, reverse, target, dtype, allow_nan, allow_overflow, filled)
+    wishes = Wishes.of(resize, pad_vocab, cut_vocab)
+    job = _Job(mapping, reverse, target, dtype, allow_nan, allow_overflow, filled, wishes)
     arrays = job.run(_open(os.fspath(checkpoint), job.mapping.given))
     with replacing(where) as part:
         sources.write_tensors(part, arrays, job.mapping.made)
@@ -285,6 +324,9 @@ _FAULTS = {
     "another name of a tied weight with other values": "match each in the mapping",
     "with NaN": "allow_nan=True lets them pass",
     "of a shape that does not fit": "is it a checkpoint of this model, and the mapping made for it?",
+    "of another length": "is it a checkpoint of this model? resize=True (--resize) interpolates tables of positions; "
+    "pad_vocab=VALUE (--pad-vocab VALUE) and cut_vocab=True (--cut-vocab) change a vocabulary",
+    "with values that do not fit": "correct the transform, or take another checkpoint",
     "not in the target": "is it the model that the mapping was made for?",
     "of a dtype that does not fit": "give another dtype",
     "out of the range of the new dtype": "take a wider one, such as bfloat16; allow_overflow=True lets them pass",
@@ -324,7 +366,9 @@ class _Job:
         allow_nan: bool,
         allow_overflow: bool,
         report: ConversionReport,
+        wishes: Wishes,
     ) -> None:
+        self.fitter = Fitter(wishes)
         self.mapping = _mapping(mapping)
         self.dtype = None if dtype is None else _dtype(dtype)
         made: Framework = self.mapping.given if reverse else self.mapping.made
@@ -360,8 +404,10 @@ class _Job:
             given = [array for name in names if (array := found[name]) is not None]
             try:
                 changed = transforms.apply(chain, given)
-            except TransformError as e:  # the shapes fit, so it is a cast
-                faults.add("of a dtype that does not fit", f"{', '.join(names)} ({e})")
+            except TransformError as e:
+                is_cast = any(t.op == "cast" for t in chain)
+                fault = "of a dtype that does not fit" if is_cast else "with values that do not fit"
+                faults.add(fault, f"{', '.join(names)} ({e})")
                 continue
             for name, array in zip(entry.names(self.mapping.made), changed, strict=True):
                 made[name] = self._cast(name, array, dtype_name(given[0]), faults)
@@ -443,14 +489,20 @@ class _Job:
             goal = self.goals[name][0]
             if goal is None or goal == shape:
                 continue
-            if not entry.transform and _without_ones(goal) == _without_ones(shape):
-                steps = (Transform("reshape", {"shape": goal}),)
-                self.report.reshaped.append(self._target_name(name))
+            try:
+                if len(made) > 1 or (entry.transform and prod(shape) == prod(goal)):
+                    raise MisfitError  # the mapping says what happens to it
+                fit = self.fitter.fit(shape, goal, (*names, name))
+            except MisfitError as e:
+                why = f": {e}" if str(e) else ""
+                said = f"{', '.join(names)} (becomes {list(shape)}, but {name} is {list(goal)}{why})"
+                faults.add("of another length" if e.length else "of a shape that does not fit", said)
+                continue
+            steps = (*steps, *fit.steps)
+            if fit.said:
+                self.report.fitted[self._target_name(name)] = fit.said
             else:
-                faults.add(
-                    "of a shape that does not fit",
-                    f"{', '.join(names)} (becomes {list(shape)}, but {name} is {list(goal)})",
-                )
+                self.report.reshaped.append(self._target_name(name))
         return steps
 
     def _cast(self, name: str, array: Array, given: str, faults: _Faults) -> Array:
@@ -591,7 +643,3 @@ def renamed(name: str, strip: str, put: str) -> str:
 
 def _arrived(array: Array, held: Array | None) -> bool:
     return held is not None and is_same(array, held)
-
-
-def _without_ones(shape: Shape) -> list[int]:
-    return [n for n in shape if n != 1]

@@ -346,6 +346,26 @@ def test_convert_to_a_target(command, mapping, listings, tmp_path):
     assert load_file(tmp_path / "m.safetensors")["fc.weight"].shape == (5, 1, 8)
 
 
+def test_convert_to_other_lengths(command, tmp_path):
+    tensors = {"embed": np.ones((5, 2), np.float32), "pos": np.ones((1, 17, 2), np.float32)}
+    save_file(tensors, tmp_path / "t.safetensors", {"format": "pt"})
+    (tmp_path / "m.csv").write_text("Pytorch,mindspore\nembed,embed\npos,pos\n")
+    (tmp_path / "target.csv").write_text("name,shape\nembed,8x2\npos,1x37x2\n")
+    line = ("convert", "m.csv", "t.safetensors", "-o", "m.safetensors", "--target", "target.csv")
+    done = command(*line)
+    assert done.status == 2
+    assert "2 of another length: embed (becomes [5, 2], but embed is [8, 2]), pos (becomes [1, 17, 2], but" in done.err
+    assert "--resize" in done.err
+    done = command(*line, "--resize", "--pad-vocab", "0.5")
+    assert "pos (interpolated from 1 + 4x4 to 1 + 6x6 (cubic))" in done.err
+    done = command(*line, "--resize-as", "pos=1+4x4:6x6,linear", "--pad-vocab", "emb*=0.5")
+    assert done.status == 0
+    assert "embed (axis 0 filled up with 0.5 from 5 to 8)" in done.err
+    assert "pos (interpolated from 1 + 4x4 to 1 + 6x6 (linear))" in done.err
+    assert load_file(tmp_path / "m.safetensors")["embed"][5:].tolist() == [[0.5, 0.5]] * 3
+    assert "is no number" in command(*line, "--pad-vocab", "zero").err
+
+
 @pytest.mark.parametrize(("flag", "value"), [("--allow-nan", np.nan), ("--allow-overflow", 1e6)])
 def test_convert_lets_pass_what_is_asked_for(command, mapping, tmp_path, flag, value):
     arrays = write_checkpoint(tmp_path / "t.safetensors")

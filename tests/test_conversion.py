@@ -338,6 +338,72 @@ def test_a_rename_takes_on_dimensions_of_size_one() -> None:
     assert "does not fit" in offence(lambda: to_numpy({"w": "w"}, {"w": array(6)}, target={"w": ((2, 3), None)}))
 
 
+def test_one_value_for_many_equal_ones() -> None:
+    m, report = {"act.weight": "act.w", "fc.weight": "fc.w"}, ConversionReport()
+    target = {"act.w": ((4,), None), "fc.w": ((2, 1, 3, 3), None)}
+    out = to_numpy(m, {"act.weight": array(1), "fc.weight": array(2, 9)}, target=target, report=report)
+    assert out["act.w"].tolist() == [1, 1, 1, 1]
+    assert out["fc.w"].tolist() == array(2, 1, 3, 3).tolist()
+    assert str(report) == ("2 fitted to the target: act.w (one value repeated 4 times), fc.w (2x9 laid out as 2x1x3x3)")
+    back = {"act.weight": ((1,), None), "fc.weight": ((2, 9), None)}
+    again = to_numpy(m, out, target=back, reverse=True)
+    assert again["act.weight"].tolist() == [1]
+    assert again["fc.weight"].tolist() == array(2, 9).tolist()
+    out["act.w"][2] = 5
+    message = offence(lambda: to_numpy(m, out, target=back, reverse=True))
+    assert "1 with values that do not fit: act.w (collapse of axis 0: its 4 values are not all equal)" in message
+
+
+VOCABULARY = {"embed.weight": "embed.table", "head.bias": "head.b", "pos": "pos_table"}
+
+
+def test_another_length_is_an_error_with_the_numbers() -> None:
+    tensors = {"embed.weight": array(5, 2), "head.bias": array(5), "pos": array(4, 2)}
+    target = {"embed.table": ((8, 2), None), "head.b": ((8,), None), "pos_table": ((6, 2), None)}
+    message = offence(lambda: to_numpy(VOCABULARY, tensors, target=target))
+    assert (
+        "2 of another length: embed.weight (becomes [5, 2], but embed.table is [8, 2]), "
+        "pos (becomes [4, 2], but pos_table is [6, 2]) (is it a checkpoint of this model? resize=True (--resize) "
+        "interpolates tables of positions; pad_vocab=VALUE (--pad-vocab VALUE) and cut_vocab=True (--cut-vocab) change"
+    ) in message
+    for wishes, left in (({"resize": True}, "embed.weight"), ({"pad_vocab": 0}, "pos")):
+        message = offence(lambda w=wishes: to_numpy(VOCABULARY, tensors, target=target, **w))  # type: ignore[misc]
+        assert f"1 of another length: {left} (" in message
+
+
+def test_another_length_on_request(tmp_path: Path) -> None:
+    tensors = {"embed.weight": array(5, 2), "head.bias": array(5), "pos": array(3, 2)}
+    target = {"embed.table": ((8, 2), None), "head.b": ((8,), None), "pos_table": ((6, 2), None)}
+    report = ConversionReport()
+    out = to_numpy(VOCABULARY, tensors, target=target, resize=True, pad_vocab=-1, report=report)
+    assert out["embed.table"].tolist() == array(5, 2).tolist() + [[-1, -1]] * 3
+    assert out["head.b"].tolist() == [1, 2, 3, 4, 5, -1, -1, -1]
+    assert out["pos_table"][:, 0].tolist() == [1, 1.5, 2.5, 3.5, 4.5, 5]
+    assert report.fitted == {
+        "embed.table": "axis 0 filled up with -1 from 5 to 8",
+        "head.b": "axis 0 filled up with -1 from 5 to 8",
+        "pos_table": "interpolated from 3 to 6 (linear)",
+    }
+    # The same from file to file, and back to the shorter vocabulary.
+    given = write_safetensors(tmp_path / "a.safetensors", tensors)
+    convert(VOCABULARY, given, tmp_path / "b.safetensors", target=target, resize="pos*", pad_vocab=-1)
+    assert all(is_same(open_source(tmp_path / "b.safetensors", "mindspore").read()[n], a) for n, a in out.items())
+    shapes = {n: (a.shape, None) for n, a in tensors.items()} | {"pos": ((6, 2), None)}
+    assert "1 of another length: embed.table" in offence(lambda: to_numpy(VOCABULARY, out, target=shapes, reverse=True))
+    back = to_numpy(VOCABULARY, out, target=shapes, reverse=True, cut_vocab=True)
+    assert is_same(back["embed.weight"], tensors["embed.weight"])
+
+
+def test_what_the_mapping_says_is_carried_out_before() -> None:
+    m = mapping(entry("w", "w", "transpose(axes=[1, 0])"), entry("qkv", "q k", "split(axis=0, sizes=[1, 2])"))
+    tensors = {"w": array(2, 5), "qkv": array(3, 2)}
+    target = {"w": ((8, 2), None), "q": ((1, 2), None), "k": ((2, 2), None)}
+    out = to_numpy(m, tensors, target=target, pad_vocab={"w": 0})
+    assert out["w"].tolist() == array(2, 5).T.tolist() + [[0, 0]] * 3
+    message = offence(lambda: to_numpy(m, tensors, target=target | {"k": ((3, 2), None)}, pad_vocab=0))
+    assert "1 of a shape that does not fit: qkv (becomes [2, 2], but k is [3, 2])" in message
+
+
 def test_target_names_with_a_prefix() -> None:
     report = ConversionReport()
     target = listing("backbone.bn.gamma", "backbone.bn.beta", "backbone.head", dtype="float16")
@@ -668,7 +734,7 @@ def test_load_a_plain_dict_finds_the_shape() -> None:
     with pytest.raises(ConversionError, match="has the names of MindSpore, but the conversion starts from PyTorch"):
         apply(NET, {p.name: p for p in net.get_parameters()})
     with pytest.raises(
-        ConversionError, match=r"shape that does not fit: bn\.weight \(becomes \[3\], but norm.gamma is \[1\]"
+        ConversionError, match=r"values that do not fit: bn\.weight \(collapse of axis 0: its 3 values are not all eq"
     ):
         apply(NET, source.state_dict(), target=type(net)(1))
     report = load(NET.torch_2_ms, source.state_dict(), net)
