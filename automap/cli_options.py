@@ -130,7 +130,7 @@ fitting_given = options(
         "--resize-as",
         multiple=True,
         metavar="PATTERN[=OLD:NEW]",
-        help="Interpolate the parameters of these names, such as '*.wpe.weight'; also with the grid, where the sizes "
+        help="Interpolate the parameters of these names, such as '*.place.weight'; also with the grid, where the sizes "
         "leave it open, such as 'pos_embed=1+16x16:32x32'. Repeatable.",
     ),
     click.option(

@@ -174,7 +174,7 @@ def apply(
         allow_nan: let tensors pass that hold NaN.
         allow_overflow: let finite values pass that are out of the range of their new dtype.
         resize: interpolate tables of positions whose length differs from the target's: True for those whose names say
-            that they are some, or patterns of names, such as ``"*.wpe.weight"``, with the grid where the sizes leave
+            that they are some, or patterns of names, such as ``"*.place.weight"``, with the grid where the sizes leave
             it open: ``"pos=1+16x16:32x32"``. Without it, another length is an error.
         pad_vocab: the value to fill new rows with where the target's vocabulary is longer, or patterns of names with a
             value each. Without it, another length is an error.

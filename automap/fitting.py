@@ -61,7 +61,7 @@ class Wishes:
 
     Attributes:
         resize: interpolate tables of positions: those whose names say so, or the parameters named by patterns (such as
-            ``*.wpe.weight``), each with how it is to be read where its sizes do not tell (``1+14x14:24x24``, after
+            ``*.place.weight``), each with how it is to be read where its sizes do not tell (``1+14x14:24x24``, after
             which ``,linear`` or ``,cubic`` can stand).
         pad_vocab: the value to fill the end of a longer vocabulary with, by pattern of names.
         cut_vocab: the parameters whose vocabulary may lose its end, as patterns.

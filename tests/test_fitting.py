@@ -54,7 +54,7 @@ def test_other_lengths_are_refused() -> None:
 def test_resize_alone_is_for_tables_of_positions() -> None:
     for name in ("embed.weight", "post_norm.weight", "composer.weight"):
         assert is_refused((50, 8), (64, 8), name, resize=True)
-    assert fit((50, 8), (64, 8), "wpe.weight", resize=["wpe.*"])[0] == (
+    assert fit((50, 8), (64, 8), "place.weight", resize=["place.*"])[0] == (
         'resize(axis=0, grid=[50], to=[64], mode="linear")'
     )
 
