@@ -162,6 +162,7 @@ class Identifier:
         self._holder: dict[str, Way] = {}
         for way in held:
             self._hold(way)
+        self._has = dict(self._held)  # what is in the network at present
         self._undo: list[list[tuple[str, Way | None]]] = []
         self._used: Counter[str] = Counter()
         self._trail: list[str] = []
@@ -267,7 +268,15 @@ class Identifier:
 
     def _put(self, option: Option) -> None:
         for way in option.ways:
-            self.runner.put(way.values(self.value))
+            self._let(way)
+
+    def _let(self, way: Way, name: str | None = None) -> None:
+        """Give parameters (of those of a way, or one of them) their values, where they do not have them already."""
+        names = [m.name for m in way.mindspore if name in (None, m.name) and self._has.get(m.name) != way]
+        if names:
+            values = way.values(self.value)
+            self.runner.put({name: values[name] for name in names})
+            self._has |= dict.fromkeys(names, way)
 
     def _displace(self, option: Option) -> None:
         """What had these weights without having been told so gets those that the cell had instead.
@@ -285,7 +294,7 @@ class Identifier:
                         changes.append((place.name, self._held[place.name]))
                         instead = Way((left,), (place,), reaching(left, place))
                         self._hold(instead)
-                        self.runner.put(instead.values(self.value))
+                        self._let(instead)
             changes += [(m.name, self._held.get(m.name)) for m in way.mindspore]
             self._hold(way)
         self._undo.append(changes)
@@ -306,7 +315,7 @@ class Identifier:
                     continue
                 self._held[name] = way
                 self._holder |= {t.name: way for t in way.torch}
-                self.runner.put({name: way.values(self.value)[name]})
+                self._let(way, name)
 
     def _confirm(self, bits: int) -> None:
         """A value agrees that depends on these parameters.
@@ -422,16 +431,19 @@ class Identifier:
         return call, d
 
     def _near(self, module: Module, prints: list[Fingerprint]) -> list[tuple[int, float]]:
-        """The calls of free modules that a cell can be, whose input is comparable to its own, the nearest first."""
-        found = []
+        """The calls of free modules that a cell can be, whose input is comparable to its own, the nearest first.
+
+        Of those that are too far to be its own only the first one.
+        """
         sizes = {f.size for f in prints if not f.flat}
-        for k in sorted({k for size in sizes for k in self._by_size[size,]}):
-            call = self.trace.calls[k]
-            if not self._used[call.path]:
-                d = apart(prints, call.inputs)
-                if d < math.inf and self._ways(call.path, module):
-                    found.append((k, d))
-        return sorted(found, key=_second)
+        calls = sorted({k for size in sizes for k in self._by_size[size,] if not self._used[self.trace.calls[k].path]})
+        found: list[tuple[int, float]] = []
+        for k, d in sorted(((k, apart(prints, self.trace.calls[k].inputs)) for k in calls), key=_second):
+            if d == math.inf or (found and d > LOOSE):
+                break
+            if self._ways(self.trace.calls[k].path, module):
+                found.append((k, d))
+        return found
 
     def _is_known(self, prints: list[Fingerprint]) -> bool:
         """Whether PyTorch's modules see or give the same value somewhere, if not at a module that the cell can be."""

@@ -298,6 +298,10 @@ class Matcher:
     def solve(self) -> Solution:
         """The best assignment found; :meth:`doubts` then tells how sure each of its pairs is."""
         self.trust = 0.0 if self.ignore_names else self._trust()
+        if len(np.unique(self.c.left)) == len(np.unique(self.c.right)) == len(self.c):  # there is nothing to choose
+            every = np.arange(len(self.c))
+            self._runs = [every]
+            return self._improve(self.evaluate(every))
         free = self.anneal(("order",), always=True)
         self._runs = _distinct([free, *(self.anneal(*s) for s in STARTS)])
         if len(self._runs) > 1:

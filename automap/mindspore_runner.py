@@ -95,7 +95,7 @@ class Runner:
     @contextmanager
     def holding(self, state: Mapping[str, Array]) -> Iterator[None]:
         running.check_fit(state, {name: tuple(p.shape) for name, p in self._parameters.items()}, "mindspore")
-        with _weights_kept(self.model):
+        with _weights_kept(self.model, replaced=state.keys()):
             self.put(state)
             del state  # whoever made it for this call needs it no longer
             self._held += 1
@@ -275,9 +275,14 @@ class _Precision:
 
 
 @contextmanager
-def _weights_kept(model: ms.nn.Cell, values: bool = True) -> Iterator[None]:
-    """The names of all parameters, and the ``values`` of these and of all buffers as they were, afterwards."""
-    parameters = [(p, p.name, p.asnumpy().copy() if values else None) for _, p in model.parameters_and_names()]
+def _weights_kept(model: ms.nn.Cell, values: bool = True, replaced: Collection[str] = ()) -> Iterator[None]:
+    """The names of all parameters, and the ``values`` of these and of all buffers as they were, afterwards.
+
+    Parameters that are about to be ``replaced`` get memory of their own meanwhile: theirs needs no copy.
+    """
+    parameters = [
+        (p, p.name, _kept(p, p.name in replaced) if values else None) for _, p in model.parameters_and_names()
+    ]
     buffers = [(b, b.asnumpy().copy()) for b in (model.buffers() if hasattr(model, "buffers") else ())]
     checked = [(cell, cell._is_check_and_refresh) for _, cell in model.cells_and_names()]
     try:
@@ -285,13 +290,21 @@ def _weights_kept(model: ms.nn.Cell, values: bool = True) -> Iterator[None]:
     finally:
         for parameter, name, value in parameters:
             if value is not None:
-                parameter.set_data(ms.Tensor(value))
+                parameter.set_data(value)
             parameter.name = name
         for buffer, value in buffers:
             buffer.assign_value(ms.Tensor(value))
         # Names that MindSpore repairs at the first call are repaired again at the user's own first call.
         for cell, flag in checked:
             cell._is_check_and_refresh = flag
+
+
+def _kept(parameter: ms.Parameter, as_it_is: bool) -> ms.Tensor:
+    """What a parameter has now: in its own memory ``as_it_is``, or a copy."""
+    array = parameter.asnumpy()
+    if as_it_is and array.dtype.kind in "fiub" and array.dtype.name != "bfloat16":
+        return ms.Tensor.from_numpy(array)
+    return ms.Tensor(array.copy())
 
 
 @functools.lru_cache(maxsize=1)

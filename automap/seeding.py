@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -35,18 +36,21 @@ def seeded_weights(listing: Listing, seed: int = 0) -> dict[str, Array]:
         An array in the parameter's own element type for every floating-point parameter and running statistic. What
         the network fills in itself (whole-number buffers, tables of positions, masks) is left out.
     """
-    values: dict[str, Array] = {}
+    first: dict[str, Param] = {}
     for param in listing:
-        dtype = param.dtype or "float32"
-        if param.shape is None or not is_float(dtype):
-            continue
-        if tied := [name for name in param.aliases if name in values]:
-            values[param.name] = values[tied[0]]
-            continue
+        if param.shape is not None and is_float(param.dtype or "float32"):
+            tied = next((first[name] for name in param.aliases if name in first), param)
+            first[param.name] = tied
+
+    def drawn(param: Param) -> Array | None:
+        assert param.shape is not None
         array = _values(param, param.shape, generator(seed, param.name))
-        if array is not None:
-            values[param.name], _ = cast(array, dtype)
-    return values
+        return None if array is None else cast(array, param.dtype or "float32")[0]
+
+    own = [param for name, param in first.items() if param.name == name]
+    with ThreadPoolExecutor(2) as threads:  # NumPy draws without Python's lock
+        values = dict(zip((p.name for p in own), threads.map(drawn, own), strict=True))
+    return {name: array for name, param in first.items() if (array := values[param.name]) is not None}
 
 
 def _values(param: Param, shape: tuple[int, ...], rng: np.random.Generator) -> Array | None:

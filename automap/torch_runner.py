@@ -245,12 +245,19 @@ class Runner:
             enough = drawn if start + size <= _NOISE else drawn.repeat((start + size) // _NOISE + 1)
             return enough[start : start + size].reshape(like.shape).to(like)
 
-        changed = [t for t in self._tensors.values() if t.is_floating_point()]
-        with _unchanged(self.model, changed), _KernelNoise(kernel_noise, noise):
-            with torch.no_grad():
-                for tensor in {id(t): t for t in changed}.values():
-                    tensor.mul_(1 + units * torch.finfo(tensor.dtype).eps * noise(tensor))
-            yield
+        changed = {id(t): t for t in self._tensors.values() if t.is_floating_point()}.values()
+        # In memory of their own, so that the weights need no copy to be put back from.
+        before = [t.data for t in changed]
+        with _unchanged(self.model, []), _KernelNoise(kernel_noise, noise):
+            try:
+                with torch.no_grad():
+                    for tensor in changed:
+                        size = units * torch.finfo(tensor.dtype).eps
+                        tensor.data = torch.addcmul(tensor.data, tensor.data, noise(tensor), value=size)
+                yield
+            finally:
+                for tensor, data in zip(changed, before, strict=True):
+                    tensor.data = data
 
     def _watched(self, watch: Watch | None) -> AbstractContextManager[None]:
         known = {id(m): self.modules[path] for path, m in self._objects.items()}

@@ -22,6 +22,8 @@ from automap.tracing import Call, Fingerprint, Trace, fingerprint
 
 #: What has at most so many times as many elements as its longest side counts as a vector.
 _VECTOR = 4
+#: Of so many elements of a gradient, at least, its fingerprint is made.
+_SAMPLE = 1 << 14
 
 #: A way to run a network: ``run(inputs, forward, watch)``, as :meth:`automap.torch_runner.Runner.run` is one.
 Run = Callable[[Inputs, Forward | None, Watch | None], Any]
@@ -73,7 +75,8 @@ class Effect:
 
     Attributes:
         size: how far the seeded sum of all outputs moves if the parameter moves by its own scale.
-        slope: fingerprint of the gradient: two parameters with one gradient are added to each other.
+        slope: fingerprint of the gradient, or of a part of a large one: two parameters with one gradient are added to
+            each other.
         product: of gradient times value: two with one product are multiplied with each other.
     """
 
@@ -135,7 +138,7 @@ def effects(runner: Runner, inputs: Inputs, forward: Forward | None, seed: int) 
             _each_gradient(
                 total,
                 wanted,
-                lambda name, value, grad: found.update({name: _effect(runner.array(value), runner.array(grad))}),
+                lambda name, value, grad: found.update({name: _effect(runner, value, grad)}),
             )
             return out
         finally:
@@ -175,12 +178,17 @@ def _each_gradient(
             tensor.grad = before[name]
 
 
-def _effect(value: Array, grad: Array) -> Effect:
-    scale = float(np.sqrt(np.mean(np.square(value, dtype=np.float64)))) if value.size else 0.0
-    steep = float(np.linalg.norm(grad.ravel().astype(np.float64, copy=False)))
+def _effect(runner: Runner, value: torch.Tensor, grad: torch.Tensor) -> Effect:
+    wide = torch.promote_types(value.dtype, torch.float32)
+    length, steep = (float(torch.linalg.vector_norm(t.detach(), dtype=wide)) for t in (value, grad))
+    scale = length / math.sqrt(max(1, value.numel()))
+    # Equal gradients are equal in every part of them, so one part of a large one tells as much as all of it.
+    step = max(1, grad.numel() // _SAMPLE)
+    slope, here = (runner.array(t.flatten()[::step]) for t in (grad, value))
     # Matrices that are multiplied with each other cannot be exchanged; vectors can.
-    product = grad * value if value.size <= _VECTOR * max(value.shape, default=1) else grad
-    return Effect(steep * scale, fingerprint(grad), fingerprint(product))
+    vector = value.numel() <= _VECTOR * max(value.shape, default=1)
+    print_ = fingerprint(slope)
+    return Effect(steep * scale, print_, fingerprint(slope * here) if vector else print_)
 
 
 class Prints:
