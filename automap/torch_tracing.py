@@ -13,7 +13,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from automap import running
-from automap.dtypes import Array
 from automap.errors import AutomapError, NotRunnableError
 from automap.running import Forward, Inputs, Visit, Watch
 from automap.seeding import generator
