@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation
 LOCKS := $(patsubst %/truth.csv,%/automap.lock,$(wildcard fixtures/*/truth.csv))
 
-.PHONY: help demo test lint types locks ci relock peers scale faults cost live clean
+.PHONY: help demo test lint types locks ci relock peers scale faults cost live transforms clean
 
 help:
 	@echo "make demo    infer, convert, load and prove the mapping of fixtures/efficientnet"
@@ -15,6 +15,7 @@ help:
 	@echo "make scale   time and memory from 1,000 to 10,000 parameters"
 	@echo "make faults  faults planted in correct ports, and how many of them automap names"
 	@echo "make cost    time and memory of inference with proof, on networks of 50 million parameters"
+	@echo "make transforms  time and memory of applying transforms to tensors of 64 MB"
 	@echo "make live PAIRS=FOLDER    inference with proof on pairs of live networks (benchmarks/live.py says the format)"
 	@echo "make peers PAIRS=FOLDER   automap beside its peers on pairs of listings (benchmarks/peers.py says the format)"
 
@@ -55,6 +56,9 @@ faults: .venv/dev.installed
 
 cost: .venv/dev.installed
 	$(BIN)/python benchmarks/cost.py
+
+transforms: .venv/dev.installed
+	$(BIN)/python benchmarks/transforms.py
 
 # The pairs come from packages of their own: LIVE_PYTHON is one that has them, beside both frameworks and automap.
 LIVE_PYTHON ?= $(BIN)/python

@@ -56,12 +56,14 @@ class Operation(ABC):
         name: as it is written in a mapping.
         required: its arguments, each with its kind; ``_checked`` says what there is.
         optional: arguments that only its inverse needs, where the shapes do not tell, or that have a default.
-        elementwise: whether it changes every element by itself, wherever it is.
+        fills: whether it has a ``write`` (or ``fill``) of its own.
+        elementwise: whether that changes every element by itself, wherever it is.
     """
 
     name: ClassVar[str]
     required: ClassVar[dict[str, str]]
     optional: ClassVar[dict[str, str]] = {}
+    fills: ClassVar[bool] = False
     elementwise: ClassVar[bool] = False
 
     def __init_subclass__(cls) -> None:
@@ -198,7 +200,11 @@ def listed(shapes: Sequence[Shape]) -> str:
 # -- numbers ----------------------------------------------------------------------------------------------------------
 
 
-def blocks(shape: Shape, limit: int = 1 << 17) -> Iterator[tuple[slice, ...]]:
+#: How many numbers are computed at a time: their copies in float64 take little beside a large array, and fit a cache.
+BLOCK = 1 << 15
+
+
+def blocks(shape: Shape, limit: int = BLOCK) -> Iterator[tuple[slice, ...]]:
     """The parts of an array of this shape, of ``limit`` elements at most, as indices that keep all its axes."""
     if math.prod(shape) <= limit:
         yield (slice(None),) * len(shape)

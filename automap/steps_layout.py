@@ -159,6 +159,7 @@ class Take(Each):
 
     name = "take"
     required: ClassVar = {"axis": "axis", "indices": "order"}
+    fills = True
 
     def shape(self, args: Args, shape: Shape) -> Shape:
         axis, indices = args["axis"], args["indices"]

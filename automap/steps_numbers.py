@@ -13,7 +13,21 @@ import numpy as np
 
 from automap.dtypes import DTYPES, Array, cast, dtype_name
 from automap.errors import TransformError
-from automap.steps import Args, DType, Each, Operation, Shape, Transform, blocks, floats, listed, named, store, values
+from automap.steps import (
+    BLOCK,
+    Args,
+    DType,
+    Each,
+    Operation,
+    Shape,
+    Transform,
+    blocks,
+    floats,
+    listed,
+    named,
+    store,
+    values,
+)
 
 
 class Cast(Each):
@@ -25,6 +39,7 @@ class Cast(Each):
     name = "cast"
     required: ClassVar = {"dtype": "dtype"}
     optional: ClassVar = {"before": "dtype"}
+    fills = True
     elementwise = True
 
     def shape(self, args: Args, shape: Shape) -> Shape:
@@ -58,6 +73,7 @@ class Scale(Each):
 
     name = "scale"
     required: ClassVar = {"factor": "number"}
+    fills = True
     elementwise = True
 
     def shape(self, args: Args, shape: Shape) -> Shape:
@@ -88,6 +104,7 @@ class Computed(Operation):
     given: ClassVar[tuple[int, ...]]
     made: ClassVar[int] = 1
     main: ClassVar[int] = 0
+    fills = True
 
     def count(self, args: Args, n: int) -> int:
         if n not in self.given:
@@ -116,6 +133,7 @@ class Add(Operation):
 
     name = "add"
     required: ClassVar[dict[str, str]] = {}
+    fills = True
 
     def count(self, args: Args, n: int) -> int:
         if n < 1:
@@ -260,7 +278,7 @@ class Lora(Computed):
         factor = args["alpha"] / (rank**0.5 if args.get("rooted") else rank)
         a, b = values(arrays[1]).reshape(rank, -1), values(arrays[2]).reshape(-1, rank) * factor
         left, right = (a.T, b.T) if args.get("transposed") else (b, a)
-        step = max(1, (1 << 17) // max(1, prod(weight.shape[1:])))
+        step = max(1, BLOCK // max(1, prod(weight.shape[1:])))
         for start in range(0, len(weight), step):
             rows = slice(start, start + step)
             old = values(weight[rows])

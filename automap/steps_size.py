@@ -10,7 +10,7 @@ import numpy as np
 
 from automap.dtypes import Array, cast, dtype_name, widen
 from automap.errors import TransformError
-from automap.steps import Args, DType, Each, Shape, Transform, along, blocks, floats, sized, store, values
+from automap.steps import BLOCK, Args, DType, Each, Shape, Transform, along, blocks, floats, sized, store, values
 
 
 class Pad(Each):
@@ -22,6 +22,7 @@ class Pad(Each):
     name = "pad"
     required: ClassVar = {"axis": "axis", "size": "count", "value": "number"}
     optional: ClassVar = {"before": "count"}
+    fills = True
 
     def shape(self, args: Args, shape: Shape) -> Shape:
         axis, size = args["axis"], args["size"]
@@ -89,6 +90,7 @@ class Expand(Each):
 
     name = "expand"
     required: ClassVar = {"axis": "axis", "size": "count"}
+    fills = True
 
     def shape(self, args: Args, shape: Shape) -> Shape:
         axis = args["axis"]
@@ -140,6 +142,7 @@ class Resize(Each):
     name = "resize"
     required: ClassVar = {"axis": "axis", "grid": "pieces", "to": "pieces", "mode": "linear|cubic"}
     optional: ClassVar = {"prefix": "axis"}
+    fills = True
 
     def checked(self, args: Args) -> Args:
         args = super().checked(args)
@@ -166,7 +169,7 @@ class Resize(Each):
         # The positions in front, and what belongs to each in blocks.
         old, new = (np.moveaxis(a[along(axis, slice(prefix, None))], axis, 0) for a in (array, out))
         taps = [_taps(n, m, args["mode"]) for n, m in zip(args["grid"], args["to"], strict=True)]
-        for block in blocks(old.shape[1:], max(1, (1 << 17) // max(len(old), len(new)))):
+        for block in blocks(old.shape[1:], max(1, BLOCK // max(len(old), len(new)))):
             index = (slice(None), *block)
             part = values(old[index])
             now = part.reshape(*args["grid"], -1)

@@ -113,7 +113,7 @@ def _plan(
         places = operation.places(args, shapes[i], out)
         if places is not None:
             out = places
-        elif write is None and (operation.elementwise or i == 0):
+        elif write is None and operation.fills and (operation.elementwise or i == 0):
             write = _writer(operation, args)
         else:
             return None

@@ -23,6 +23,7 @@ def load(name: str) -> ModuleType:
 
 
 peers, scale, faults, cost = load("peers"), load("scale"), load("faults"), load("cost")
+transforms = load("transforms")
 
 PAIR: dict[str, Any] = {
     "mapping": {"a.weight": "x.weight", "emb.weight": "e.embedding_table"},
@@ -196,3 +197,10 @@ def test_the_cost_of_a_proof_is_measured(network: str) -> None:
     found = cost.measure(network, 0.05, infer=True, repeat=1)
     assert found["infer"] > 0
     assert found["parameters"] > 1e4
+
+
+def test_no_transform_costs_more_than_a_copy() -> None:
+    for what, _, _, copies in transforms.measured(4):
+        assert copies < 1.4, what  # of 4 megabytes, to which the blocks come
+        if what in ("transposed", "a dimension more", "contiguous q, k, v", "heads interleaved, apart"):
+            assert copies < 0.01

@@ -5,7 +5,7 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from automap import transforms
@@ -328,6 +328,57 @@ def test_chain(data: st.DataObject) -> None:
     made = transforms.apply(chain, arrays)
     assert transforms.shape_after(chain, before) == tuple(a.shape for a in made)
     assert all(map(same, arrays, transforms.apply(transforms.inverse(chain, before), made)))
+
+
+@st.composite
+def following(draw: st.DrawFn, shapes: list[tuple[int, ...]]) -> Transform | None:
+    """A step that takes arrays of these shapes."""
+    first = shapes[0]
+    axis = draw(st.integers(0, len(first) - 1)) if first else 0
+    size = first[axis] if first else 1
+    candidates = [
+        Transform("reshape", {"shape": draw(st.permutations(first))}),
+        Transform("transpose", {"axes": draw(st.permutations(range(len(first))))}),
+        Transform("flatten", {"axis": axis, "count": draw(st.integers(1, 2))}),
+        Transform("unflatten", {"axis": axis, "sizes": draw(st.sampled_from([[1, -1], [2, -1], [-1, 3]]))}),
+        Transform("reverse", {"axis": axis}),
+        Transform("take", {"axis": axis, "indices": draw(st.permutations(range(size)))}),
+        Transform("concat", {"axis": axis}),
+        Transform("stack", {"axis": axis}),
+        Transform("split", {"axis": axis, "sizes": [1, size - 1] if size else [0]}),
+        Transform("reorder", {"places": draw(st.permutations(range(len(shapes))))}),
+        Transform("pad", {"axis": axis, "size": size + 1, "value": 7}),
+        Transform("slice", {"axis": axis, "start": 0, "stop": max(1, size - 1)}),
+        Transform("cast", {"dtype": draw(st.sampled_from(["float64", "float32"]))}),
+        Transform("scale", {"factor": 2}),
+    ]
+    return draw(st.sampled_from([t for t in candidates if _fits(t, shapes)]))
+
+
+def _fits(t: Transform, shapes: list[tuple[int, ...]]) -> bool:
+    try:
+        return bool(transforms.shape_after([t], shapes))
+    except TransformError:
+        return False
+
+
+@settings(max_examples=300)
+@given(data=st.data())
+def test_long_chains(data: st.DataObject) -> None:
+    """A chain as a whole, which copies once, makes what its steps make one after the other."""
+    shape = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple))
+    arrays = [filled(shape, "float64", 100 * i) for i in range(data.draw(st.integers(1, 3)))]
+    chain, shapes = [], [a.shape for a in arrays]
+    for _ in range(data.draw(st.integers(1, 7))):
+        chain.append(data.draw(following(shapes)))
+        shapes = list(transforms.shape_after(chain[-1:], shapes))
+    slow = arrays
+    for t in chain:
+        slow = [a.copy() for a in transforms.apply([t], slow)]
+    made = transforms.apply(chain, arrays)
+    assert [a.shape for a in made] == shapes
+    assert [a.dtype for a in made] == list(transforms.dtypes_after(chain, [a.dtype for a in arrays]))
+    assert all(map(same, made, slow))
 
 
 # What each one does, spelled out: an inverse pair that is wrong twice would pass the properties. --------------------
