@@ -47,6 +47,8 @@ relock: .venv/dev.installed
 	  --input 'int64[2,16]<101' --lock fixtures/transformer/automap.lock || test $$? -eq 1
 	$(BIN)/automap infer $(patsubst %,fixtures/recurrent/%:build,torch_net.py ms_net.py) \
 	  --input 'float32[2,6,32]' --lock fixtures/recurrent/automap.lock || test $$? -eq 1
+	$(BIN)/automap infer $(patsubst %,fixtures/resnet_cifar10/%:build,torch_net.py ms_net.py) \
+	  --input 'float32[2,3,32,32]' --lock fixtures/resnet_cifar10/automap.lock || test $$? -eq 1
 
 scale: .venv/dev.installed
 	$(BIN)/python benchmarks/scale.py

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-NAMES = ("efficientnet", "transformer", "recurrent")
+NAMES = ("efficientnet", "transformer", "recurrent", "resnet_cifar10")
 
 
 @pytest.fixture(scope="module")
