@@ -13,6 +13,7 @@ import numpy as np
 from automap.errors import SourceError
 from automap.graph import Param
 from automap.specs import article, framework_of
+from automap.stored import Sliced
 
 #: Under which keys training scripts keep the state dict. Among dicts with as many tensors, the first of these wins.
 _STATE_KEYS = (
@@ -64,7 +65,8 @@ def _collect(value: Any, where: tuple[str, ...], found: list[tuple[tuple[str, ..
     tensors = {
         k: v
         for k, v in value.items()
-        if isinstance(k, str) and (isinstance(v, np.ndarray) or (framework_of(v) is not None and hasattr(v, "dtype")))
+        if isinstance(k, str)
+        and (isinstance(v, np.ndarray | Sliced) or (framework_of(v) is not None and hasattr(v, "dtype")))
     }
     if tensors:
         found.append((where, tensors))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import click
 
 from automap.cli_options import (
     STATUS,
+    counting,
     factory_arguments,
     file_to_write,
     fitting_given,
@@ -21,6 +23,22 @@ from automap.cli_options import (
     write,
 )
 
+_CHECKPOINTS = (".ckpt", ".safetensors", ".pth", ".pt", ".bin")
+
+
+def _file_or_folder(context: click.Context, option: click.Parameter, path: str) -> str:
+    """A check of the output, made before the work."""
+    from automap.places import is_address
+    from automap.streaming import is_folder
+
+    if is_address(path):
+        return path
+    if not is_folder(path):
+        file_to_write(*_CHECKPOINTS, dash=False)(context, option, path)
+    elif not Path(path).absolute().parent.is_dir():
+        raise click.BadParameter(f"{path} cannot be written: there is no folder {Path(path).parent}")
+    return path
+
 
 @click.command(epilog=STATUS)
 @click.argument("mapping")
@@ -30,8 +48,8 @@ from automap.cli_options import (
     "--output",
     required=True,
     metavar="OUT",
-    callback=file_to_write(".ckpt", ".safetensors", ".pth", ".pt", ".bin", dash=False),
-    help="The file to write; its ending says in which format.",
+    callback=_file_or_folder,
+    help="The file to write, whose ending says in which format; or, without an ending, a folder for several.",
 )
 @click.option("--reverse", is_flag=True, help="From MindSpore to PyTorch.")
 @click.option("--dtype", metavar="TYPE", help="The type of every floating-point tensor written, such as bfloat16.")
@@ -43,6 +61,24 @@ from automap.cli_options import (
 @click.option("--allow-nan", is_flag=True, help="Let tensors with NaN pass.")
 @click.option("--allow-overflow", is_flag=True, help="Let values pass that are out of the range of their new type.")
 @fitting_given
+@click.option(
+    "--shard-size",
+    metavar="SIZE",
+    help="How much a file of the folder holds at most (4GB, 500MB); without it, the files are those of CHECKPOINT.",
+)
+@click.option(
+    "--format",
+    "file_format",
+    type=click.Choice(["safetensors", "ckpt"]),
+    default="safetensors",
+    show_default=True,
+    help="Of the files in the folder.",
+)
+@click.option("--resume", is_flag=True, help="Go on where a run that was interrupted has stopped.")
+@click.option("--no-verify", is_flag=True, help="Do not read back and compare what was written.")
+@click.option(
+    "--scheduler", metavar="ADDRESS", help="Let the workers of a Dask cluster write the files, such as tcp://host:8786."
+)
 @verbose
 def convert(
     mapping: str,
@@ -57,23 +93,32 @@ def convert(
     resize_as: tuple[str, ...],
     pad_vocab: dict[str, float] | None,
     cut_vocab: bool,
+    shard_size: str | None,
+    file_format: str,
+    resume: bool,
+    no_verify: bool,
+    scheduler: str | None,
 ) -> int:
     """Convert a checkpoint with a mapping.
 
     Every tensor written is read back and compared. MAPPING is what automap infer wrote. CHECKPOINT is .pth
-    .pt .bin or .safetensors; with --reverse .ckpt or .safetensors.
+    .pt .bin or .safetensors; with --reverse .ckpt or .safetensors; or a folder of such files, or its index.
+    It is read tensor by tensor and may be larger than memory. Both may be addresses (s3://…).
 
     \b
     Example:
       automap convert mapping.json resnet50.pth -o resnet50.ckpt
       automap convert mapping.json tuned.ckpt -o tuned.pth --reverse
+      automap convert mapping.json hf-folder/ -o ms-folder/ --shard-size 4GB
+      automap convert mapping.json hf-folder/ -o ms-folder/ --shard-size 4GB --resume
+      automap convert mapping.json s3://bucket/model/ -o s3://bucket/ms/ --scheduler tcp://host:8786
     """
     from automap.conversion import convert as convert_file
     from automap.mapping import Mapping
     from automap.report import lines_of_names
 
     read = Mapping.read(mapping)
-    with working(f"Converting {checkpoint}"):
+    with counting(f"Converting {checkpoint}") as progress:
         report = convert_file(
             read,
             checkpoint,
@@ -86,6 +131,12 @@ def convert(
             resize=[*resize_as, ""] if resize else resize_as,
             pad_vocab=pad_vocab,
             cut_vocab=cut_vocab,
+            shard_size=shard_size,
+            format=file_format,
+            resume=resume,
+            verify=not no_verify,
+            scheduler=scheduler,
+            progress=progress,
         )
     say(str(report))
     given, made = (read.made, read.given) if reverse else (read.given, read.made)

@@ -207,6 +207,40 @@ def working(words: str) -> Iterator[Callable[[str], None]]:
         yield further
 
 
+@contextlib.contextmanager
+def counting(words: str) -> Iterator[Callable[[str, int, int], None] | None]:
+    """How far it is, in bytes, on a terminal; what the user's own code prints meanwhile stays out of the data.
+
+    Yields:
+        What takes what is being done, how many bytes of it, and of how many; None where nobody is watching.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        if not sys.stderr.isatty():
+            yield None
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import TransferSpeedColumn as SpeedColumn
+
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            SpeedColumn(),
+            TimeRemainingColumn(),
+        )
+        bar = stack.enter_context(Progress(*columns, console=Console(stderr=True), transient=True))
+        task = bar.add_task(words, total=None)
+
+        def progress(what: str, done: int, total: int) -> None:
+            if done == 0:
+                bar.reset(task, description=f"{words}: {what}", total=total)
+            bar.update(task, completed=done)
+
+        yield progress
+
+
 def _nothing(_: str) -> None:
     """Nobody is watching."""
 

@@ -1,11 +1,13 @@
 """Element types: their names in both frameworks, bfloat16 in NumPy, and casts that say what they lose.
 
 NumPy has no bfloat16. Here such an array has the dtype ``BFLOAT16``, a field of 16 bits with a telling name: it can be
-reshaped, transposed, cut and joined like any other array, and nobody computes with it by mistake.
+reshaped, transposed, cut and joined like any other array, and nobody computes with it by mistake. The types of 8 bits
+are held in the same way, and travel bit for bit: what they stand for is known only with the scales beside them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +40,27 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "complex128": np.dtype("complex128"),
 }
 
+#: Floating-point types of 8 bits: the sign's bit, and from which bits on a value (without its sign) is no number.
+_FLOAT8 = {
+    "float8_e4m3fn": (0x80, 0x7F),
+    "float8_e5m2": (0x80, 0x7D),
+    "float8_e4m3fnuz": (0, 0x80),
+    "float8_e5m2fnuz": (0, 0x80),
+    "float8_e8m0fnu": (0, 0xFF),
+}
+
+#: The element types that travel, but that nothing is computed with here.
+OPAQUE: dict[str, np.dtype[Any]] = {name: np.dtype([(name, "u1")]) for name in _FLOAT8}
+
+#: Every element type that an array can have here.
+HELD: dict[str, np.dtype[Any]] = DTYPES | OPAQUE
+
+#: Elements that do not fill a byte, with their bits. No array has them: such tensors are only copied.
+PACKED = {"float4_e2m1fn_x2": 4, "float6_e2m3fn": 6, "float6_e3m2fn": 6}
+
+#: How many elements a cast works on at a time, so that what it needs beside its result stays small.
+_CHUNK = 1 << 20
+
 _SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
 
 _FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -58,12 +81,26 @@ class Loss:
     underflow: int = 0
     inexact: int = 0
 
+    def __add__(self, other: Loss) -> Loss:
+        return Loss(self.overflow + other.overflow, self.underflow + other.underflow, self.inexact + other.inexact)
+
 
 def dtype_name(array: Array) -> str:
     """The name of an array's element type as both frameworks write it, such as ``bfloat16``."""
-    if array.dtype.names == BFLOAT16.names:
-        return "bfloat16"
+    names = array.dtype.names
+    if names is not None and len(names) == 1 and names[0] in HELD:
+        return names[0]
     return array.dtype.name
+
+
+def is_packed(name: str) -> bool:
+    """Whether a type of this name has elements that do not fill a byte."""
+    return name in PACKED
+
+
+def size_of(name: str, elements: int) -> int:
+    """How many bytes so many elements of a type take."""
+    return -(-elements * PACKED[name] // 8) if name in PACKED else elements * HELD[name].itemsize
 
 
 def parse_dtype(value: object) -> str:
@@ -96,13 +133,32 @@ def cast(array: Array, dtype: str) -> tuple[Array, Loss]:
     Raises:
         TransformError: there is no such type, or no way from the one to the other (complex to real).
     """
-    if dtype not in DTYPES:
-        raise TransformError(f"no element type {dtype!r}; there are {', '.join(DTYPES)}")
     old = dtype_name(array)
+    check_cast(old, dtype)
     if old == dtype:
         return array, Loss()
-    if old not in DTYPES or (old.startswith("complex") and not dtype.startswith("complex")):
-        raise TransformError(f"no way from {old} to {dtype}")
+    if array.size <= _CHUNK:
+        return _cast(array, dtype)
+    flat = np.ascontiguousarray(array).reshape(-1)
+    new = np.empty(flat.size, DTYPES[dtype])
+    loss = Loss()
+    for at in range(0, flat.size, _CHUNK):
+        new[at : at + _CHUNK], lost = _cast(flat[at : at + _CHUNK], dtype)
+        loss += lost
+    return new.reshape(array.shape), loss
+
+
+def check_cast(old: str, new: str) -> None:
+    """Raise a TransformError where there is no type of the new name, or no way to it from the old one."""
+    if old == new:
+        return
+    if new not in DTYPES and new not in OPAQUE:
+        raise TransformError(f"no element type {new!r}; there are {', '.join(DTYPES)}")
+    if old not in DTYPES or new not in DTYPES or (old.startswith("complex") and not new.startswith("complex")):
+        raise TransformError(f"no way from {old} to {new}")
+
+
+def _cast(array: Array, dtype: str) -> tuple[Array, Loss]:
     values = widen(array)
     with np.errstate(all="ignore"):
         new = _to_bfloat16(values) if dtype == "bfloat16" else values.astype(DTYPES[dtype])
@@ -116,16 +172,54 @@ def is_exact(old: str, new: str) -> bool:
     return new != "bfloat16" and np.can_cast(DTYPES[old], DTYPES[new])
 
 
+#: For floating-point types of 2 and 4 bytes, the bits of infinity: what is above them, without its sign, is no number.
+_INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000}
+
+
 def nans(array: Array) -> int:
     """How many elements are not a number."""
-    if array.dtype.kind not in "fc" and dtype_name(array) != "bfloat16":
+    name = dtype_name(array)
+    if name in _FLOAT8:
+        sign, least = _FLOAT8[name]
+        bits = array.view(np.uint8)
+        return int(np.count_nonzero((bits & ~np.uint8(sign)) >= least if sign else bits == least))
+    if name in _INFINITY and array.flags.c_contiguous and array.dtype.isnative:
+        # The greatest bits tell whether there is one at all: no array is made, and whole numbers are compared quickly.
+        bits = array.reshape(-1).view(f"u{array.dtype.itemsize}")
+        least, sign = _INFINITY[name], 1 << (8 * array.dtype.itemsize - 1)
+        if not bits.size or (bits.view(f"i{array.dtype.itemsize}").max() <= least and bits.max() <= least + sign):
+            return 0
+    if array.dtype.kind not in "fc" and name != "bfloat16":
         return 0
-    return int(np.count_nonzero(np.isnan(widen(array))))
+    return sum(int(np.count_nonzero(np.isnan(widen(part)))) for part in _parts(array))
 
 
 def is_zero(array: Array) -> bool:
     """Whether all elements are zero (of either sign)."""
-    return not widen(array).any()
+    return nonzeros(array) == 0
+
+
+def nonzeros(array: Array) -> int:
+    """How many elements are not zero (of either sign)."""
+    name = dtype_name(array)
+    if name in _FLOAT8:
+        # The exponent alone has no zero.
+        return array.size if name == "float8_e8m0fnu" else int(np.count_nonzero(_magnitude(array, name)))
+    return sum(int(np.count_nonzero(widen(part))) for part in _parts(array))
+
+
+def _magnitude(array: Array, name: str) -> Array:
+    return array.view(np.uint8) & ~np.uint8(_FLOAT8[name][0])
+
+
+def _parts(array: Array) -> Iterator[Array]:
+    """An array in parts of bounded size."""
+    if array.size <= _CHUNK:
+        yield array
+        return
+    flat = np.ascontiguousarray(array).reshape(-1)
+    for at in range(0, flat.size, _CHUNK):
+        yield flat[at : at + _CHUNK]
 
 
 def is_same(a: Array, b: Array) -> bool:

@@ -24,7 +24,11 @@ def head(path: str | Path) -> bytes:
 
 def nature(path: str | Path) -> str:
     """What a file that should be binary is instead, and what to do about it; ``""`` where nothing strikes the eye."""
-    start = head(path)
+    return nature_of(head(path))
+
+
+def nature_of(start: bytes) -> str:
+    """The same, of a file that begins with these bytes."""
     if not start:
         return "it is empty; get the file again"
     if start.startswith(b"version https://git-lfs"):

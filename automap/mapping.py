@@ -208,6 +208,25 @@ class Mapping:
         """PyTorch name to MindSpore name, for every entry of one name each; what happens to the array is left out."""
         return {e.torch[0]: e.mindspore[0] for e in self.entries if len(e.torch) == len(e.mindspore) == 1}
 
+    def name_map(self, keys: Framework = "torch") -> dict[str, str]:
+        """The mapping as the ``name_map`` of MindSpore's own loaders, which know renames and nothing else.
+
+        Args:
+            keys: whose names are the keys. ``"torch"`` is for ``ckpt_to_safetensors`` and ``safetensors_to_ckpt``, on
+                files with PyTorch's names; ``"mindspore"`` for ``load_distributed_checkpoint``.
+
+        Raises:
+            MappingError: an entry is more than a rename; every such entry is named.
+        """
+        more = [str(e) for e in self.entries if e.transform or len(e.torch) != 1 or len(e.mindspore) != 1]
+        if more:
+            raise MappingError(
+                f"{len(more)} of {len(self)} entries are no plain renames: {'; '.join(more)}: convert the checkpoint "
+                "with automap convert, whose output needs no name_map"
+            )
+        pairs = ((e.torch[0], e.mindspore[0]) for e in self.entries)
+        return {t: m for t, m in pairs} if keys == "torch" else {m: t for t, m in pairs}
+
     @property
     def reviewed(self) -> tuple[Entry, ...]:
         """The entries that a person has to look at."""

@@ -7,29 +7,31 @@ name, which loses their order.
 
 from __future__ import annotations
 
+import io
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from automap.dtypes import DTYPES, Array, dtype_name
+from automap import places
+from automap.dtypes import Array, size_of
 from automap.errors import ConversionError, SourceError
-from automap.files import nature
+from automap.files import nature_of
 from automap.graph import Framework, Shape
+from automap.layout import Described, Layout
+from automap.stored import Held, Sliced
 
-#: The element types of the format, and what both frameworks call them. Those that ``DTYPES`` lacks can be listed only.
+#: The element types of the format, and what both frameworks call them.
 _NAMES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "F8_E4M3": "float8_e4m3fn",
     "F8_E5M2": "float8_e5m2", "I64": "int64", "I32": "int32", "I16": "int16", "I8": "int8", "U64": "uint64",
     "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool", "C64": "complex64",
+    "F8_E8M0": "float8_e8m0fnu", "F8_E4M3FNUZ": "float8_e4m3fnuz", "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    "F4": "float4_e2m1fn_x2", "F6_E2M3": "float6_e2m3fn", "F6_E3M2": "float6_e3m2fn",
 }  # fmt: skip
 _CODES = {name: code for code, name in _NAMES.items()}
-_BYTES = {code: DTYPES[name].itemsize if name in DTYPES else 1 for code, name in _NAMES.items()}
 
 #: What the metadata's ``format`` says of the framework. ``np`` and others say nothing.
 FORMATS: dict[str, Framework] = {"pt": "torch", "ms": "mindspore"}
@@ -46,6 +48,10 @@ class Tensor:
     shape: Shape
     start: int
     stop: int
+
+    def stored(self, path: str | Path) -> Sliced:
+        """The tensor itself, in the file of this path."""
+        return Sliced(str(path), self.dtype, self.shape, ((self.start, self.stop),))
 
 
 @dataclass(frozen=True)
@@ -69,18 +75,19 @@ def read_header(path: str | Path) -> Header:
     """
     text = str(path)
     try:
-        size = os.path.getsize(path)
-        with open(path, "rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            start = file.read(1)
-            if start != b"{" or not 2 <= length <= _MAX_HEADER:
-                what = nature(path) or "it has no such header; check the extension"
+        with places.opened(text) as file:
+            first = file.read(1024)
+            length = int.from_bytes(first[:8], "little")
+            if first[8:9] != b"{" or not 2 <= length <= _MAX_HEADER:
+                what = nature_of(first) or "it has no such header; check the extension"
                 raise SourceError(f"{text} is not a safetensors file: {what}", text)
+            size = file.seek(0, io.SEEK_END)
             if 8 + length > size:
                 raise SourceError(_truncated(text, size, 8 + length), text)
-            raw = start + file.read(length - 1)
+            file.seek(8)
+            raw = file.read(length)
     except OSError as error:
-        raise SourceError(f"{text} cannot be read: {error.strerror}", text) from error
+        raise SourceError(f"{text} cannot be read: {error.strerror or error}", text) from error
     try:
         data = json.loads(raw.decode("utf-8"), object_pairs_hook=_unique)
         metadata = data.pop("__metadata__", None) or {}
@@ -101,55 +108,46 @@ def read_header(path: str | Path) -> Header:
     return Header(tensors, metadata)
 
 
-def read_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> dict[str, Array]:
-    """The arrays that a file's header describes, in the order given. bfloat16 arrives as ``automap.dtypes.BFLOAT16``.
+def layout(tensors: Mapping[str, Described], metadata: Mapping[str, str]) -> Layout:
+    """The form of a file. The header keeps the tensors' order within one element size; wider elements come first.
+
+    So all are aligned.
 
     Raises:
-        SourceError: a tensor has an element type that NumPy cannot hold (float8), or the file cannot be read.
+        ConversionError: an element type that the format does not know.
     """
-    text = str(path)
-    odd = [f"{name} ({t.dtype})" for name, t in tensors.items() if t.dtype not in DTYPES]
+    odd = [f"{name}: {t.dtype}" for name, t in tensors.items() if t.dtype not in _CODES]
     if odd:
-        more = " and others" if len(odd) > 1 else ""
-        raise SourceError(
-            f"{text}: {odd[0]}{more} cannot be read as numbers without scales: convert them to bfloat16 first", text
-        )
-    arrays: dict[str, Array] = {}
-    try:
-        with open(path, "rb") as file:
-            for name, t in tensors.items():
-                file.seek(t.start)
-                array = np.fromfile(file, DTYPES[t.dtype].newbyteorder("<"), math.prod(t.shape))
-                arrays[name] = array.reshape(t.shape)
-    except (OSError, ValueError) as error:
-        raise SourceError(f"{text} cannot be read: {error}", text) from error
-    return arrays
+        raise ConversionError(f"a safetensors file cannot hold these element types: {'; '.join(odd)}", odd)
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    at = 0
+    for name, t in sorted(tensors.items(), key=lambda item: -size_of(item[1].dtype, 1)):
+        end = at + size_of(t.dtype, math.prod(t.shape))
+        header[name] = {"dtype": _CODES[t.dtype], "shape": list(t.shape), "data_offsets": [at, end]}
+        at = end
+    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    raw += b" " * (-len(raw) % 8)
+    start = 8 + len(raw)
+    del header["__metadata__"]
+    found = {name: tuple(start + n for n in entry["data_offsets"]) for name, entry in header.items()}
+    fixed = ((0, len(raw).to_bytes(8, "little") + raw),)
+    return Layout(start + at, fixed, {name: ((a, b),) for name, (a, b) in found.items()})
 
 
 def write_tensors(path: str | Path, arrays: Mapping[str, Array], metadata: Mapping[str, str]) -> None:
-    """Write arrays. The header keeps their order within one element size; wider elements come first, to be aligned.
+    """Write arrays, laid out as ``layout`` has it.
 
     Raises:
         ConversionError: an element type that the format does not know; nothing is written.
         OSError: the file cannot be written.
     """
-    odd = [f"{name}: {dtype_name(a)}" for name, a in arrays.items() if dtype_name(a) not in _CODES]
-    if odd:
-        raise ConversionError(f"a safetensors file cannot hold these element types: {'; '.join(odd)}", odd)
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
-    at = 0
-    ordered = sorted(arrays.items(), key=lambda item: -item[1].dtype.itemsize)
-    for name, array in ordered:
-        header[name] = {
-            "dtype": _CODES[dtype_name(array)],
-            "shape": list(array.shape),
-            "data_offsets": [at, at := at + array.nbytes],
-        }
-    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    raw += b" " * (-len(raw) % 8)
+    form = layout({name: Held(array) for name, array in arrays.items()}, metadata)
     with open(path, "wb") as file:
-        file.write(len(raw).to_bytes(8, "little") + raw)
-        for _, array in ordered:
+        for at, data in form.fixed:
+            file.seek(at)
+            file.write(data)
+        for name in form.tensors:
+            array = arrays[name]
             # From now on the order of the bytes is the format's.
             file.write(array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes())
 
@@ -164,7 +162,7 @@ def _tensor(name: str, entry: Any, offset: int) -> Tensor:
         raise ValueError(f"{name} has no proper shape")
     if not isinstance(place, list) or len(place) != 2 or not all(type(p) is int and p >= 0 for p in place):
         raise ValueError(f"{name} has no proper place")
-    if place[1] - place[0] != math.prod(shape) * _BYTES[code]:
+    if place[1] - place[0] != size_of(_NAMES[code], math.prod(shape)):
         raise ValueError(f"{name} has a shape that does not fit its bytes")
     return Tensor(_NAMES[code], tuple(shape), offset + place[0], offset + place[1])
 

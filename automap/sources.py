@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
-from automap import safetensors_file, specs
+from automap import ckpt_file, places, safetensors_file, sharded, specs, zipped_file
 from automap.checkpoints import find_state_dict, mark_optimizer_states, wrapper_prefix
-from automap.dtypes import BFLOAT16, DTYPES, Array
+from automap.dtypes import HELD, OPAQUE, PACKED, Array
 from automap.dtypes import dtype_name as array_dtype
 from automap.errors import SourceError
-from automap.files import head, nature, replacing
+from automap.files import nature_of, replacing
 from automap.graph import Framework, Listing, Param
 from automap.listing_files import (
     FRAMEWORK_NAMES,
@@ -32,6 +33,7 @@ from automap.listing_files import (
 )
 from automap.quiet import quiet_mindspore
 from automap.specs import article, framework_of, is_model
+from automap.stored import Deferred, Held, Sliced, Stored
 from automap.trace_file import TraceSource
 
 __all__ = [
@@ -67,6 +69,13 @@ class Source(Protocol):
 
     def listing(self) -> Listing:
         """Its parameters in order."""
+
+    def tensors(self) -> dict[str, Stored]:
+        """Its tensors by name, in the listing's order, none of them read.
+
+        Raises:
+            SourceError: it has none (a listing).
+        """
 
     def read(self) -> dict[str, Array]:
         """Its tensors by name, in the listing's order; bfloat16 as ``automap.dtypes.BFLOAT16``.
@@ -110,7 +119,12 @@ def open_source(source: Any, framework: Framework | None, args: Mapping[str, Any
     if isinstance(source, str | Path):
         text = str(source)
         path = Path(source)
-        if path.suffix.lower() in _KNOWN_FILES or os.path.exists(text) or not specs.is_spec(text):
+        if (
+            places.is_address(text)
+            or path.suffix.lower() in _KNOWN_FILES
+            or os.path.exists(text)
+            or not specs.is_spec(text)
+        ):
             opened = _open_file(path, text, framework)
             if args:
                 raise SourceError(f"{text} is a file and takes no arguments ({', '.join(args)})", text)
@@ -134,18 +148,22 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Array], framework: Fra
         ConversionError: the format cannot hold an element type.
     """
     suffix = Path(path).suffix.lower()
-    allowed = (".safetensors", *_TORCH_FILES) if framework == "torch" else (".safetensors", ".ckpt")
-    if suffix not in allowed:
-        raise SourceError(
-            f"{path} is not a name for a {FRAMEWORK_NAMES[framework]} checkpoint: use {' or '.join(allowed)}",
-            str(path),
-        )
+    check_suffix(str(path), suffix, framework)
     with replacing(path) as temporary:
         if suffix == ".safetensors":
             tag = next(tag for tag, f in safetensors_file.FORMATS.items() if f == framework)
             safetensors_file.write_tensors(temporary, tensors, {"format": tag})
         else:
             _edge(framework, str(path)).write_checkpoint(temporary, tensors)
+
+
+def check_suffix(path: str, suffix: str, framework: Framework) -> None:
+    """Raise a SourceError where a framework has no checkpoints of this ending."""
+    allowed = (".safetensors", *_TORCH_FILES) if framework == "torch" else (".safetensors", ".ckpt")
+    if suffix not in allowed:
+        raise SourceError(
+            f"{path} is not a name for a {FRAMEWORK_NAMES[framework]} checkpoint: use {' or '.join(allowed)}", path
+        )
 
 
 @dataclass
@@ -158,8 +176,11 @@ class _ListingSource:
     def listing(self) -> Listing:
         return self._listing
 
-    def read(self) -> dict[str, Array]:
+    def tensors(self) -> dict[str, Stored]:
         raise SourceError(f"{self.text} is a listing and holds no tensors: give a checkpoint or a model", self.text)
+
+    def read(self) -> dict[str, Array]:
+        return _values(self.tensors())
 
     def model(self) -> None:
         return None
@@ -177,6 +198,9 @@ class _ModelSource:
     def listing(self) -> Listing:
         return self._listing
 
+    def tensors(self) -> dict[str, Stored]:
+        return {name: Held(array) for name, array in self.read().items()}
+
     def read(self) -> dict[str, Array]:
         state: dict[str, Array] = self._edge.state_of(self._model)
         return state
@@ -186,23 +210,28 @@ class _ModelSource:
 
 
 class _TensorSource:
-    """Tensors that are in memory: a state dict, or a checkpoint that only its framework can read."""
+    """Tensors by name: of a state dict in memory, or of a checkpoint, where they are read when they are asked for.
 
-    def __init__(self, tensors: dict[str, Any], framework: Framework, text: str, notes: tuple[str, ...] = ()) -> None:
+    Args:
+        tensors: arrays, tensors of the framework, or ``Stored`` ones.
+        aliases: further names of tensors, beside those that are seen to be one.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Any],
+        framework: Framework,
+        text: str,
+        notes: tuple[str, ...] = (),
+        aliases: Mapping[str, tuple[str, ...]] | None = None,
+    ) -> None:
         self.framework, self.text = framework, text
-        self._tensors = tensors
-        foreign = {name: t for name, t in tensors.items() if not isinstance(t, np.ndarray)}
-        self._edge: Any = _edge(framework, text) if foreign else None
-        ties = {} if self._edge is None else self._edge.tied(foreign)
-        params = [
-            Param(
-                name,
-                tuple(t.shape),
-                array_dtype(t) if isinstance(t, np.ndarray) else dtype_name(t.dtype),
-                aliases=ties.get(name, ()),
-            )
-            for name, t in tensors.items()
-        ]
+        foreign = {name: t for name, t in tensors.items() if not isinstance(t, np.ndarray | Sliced)}
+        edge: Any = _edge(framework, text) if foreign else None
+        self._tensors: dict[str, Stored] = {name: _stored(t, name, text, edge) for name, t in tensors.items()}
+        ties = dict(aliases or {})
+        ties |= _one_in_the_file(tensors) if edge is None else edge.tied(foreign)
+        params = [Param(name, t.shape, t.dtype, aliases=ties.get(name, ())) for name, t in self._tensors.items()]
         if framework == "mindspore":
             params = mark_optimizer_states(params)
         self._listing = Listing(framework, tuple(params), text)
@@ -211,44 +240,46 @@ class _TensorSource:
     def listing(self) -> Listing:
         return self._listing
 
+    def tensors(self) -> dict[str, Stored]:
+        return dict(self._tensors)
+
     def read(self) -> dict[str, Array]:
-        return {
-            name: _array(t, name, self.text) if isinstance(t, np.ndarray) else self._edge.array_of(t, name)
-            for name, t in self._tensors.items()
-        }
+        odd = [f"{name} ({t.dtype})" for name, t in self._tensors.items() if t.dtype in OPAQUE or t.dtype in PACKED]
+        if odd:
+            more = " and others" if len(odd) > 1 else ""
+            raise SourceError(
+                f"{self.text}: {odd[0]}{more} cannot be read as numbers without scales: convert them to bfloat16 first",
+                self.text,
+            )
+        return _values(self._tensors)
 
     def model(self) -> None:
         return None
 
 
-class _SafetensorsSource:
-    def __init__(self, path: Path, framework: Framework, text: str, header: safetensors_file.Header) -> None:
-        self.framework, self.text = framework, text
-        self._path = path
-        aliases: dict[str, tuple[str, ...]] = {}
-        # safetensors' save_model() leaves tied weights out, and says in the metadata which name stands for which.
-        for name, kept in header.metadata.items():
-            if kept in header.tensors and name not in header.tensors:
-                aliases[kept] = (*aliases.get(kept, ()), name)
-        self._tensors = {name: header.tensors[name] for name in _in_order(header)}
-        params = [Param(n, t.shape, t.dtype, aliases=aliases.get(n, ())) for n, t in self._tensors.items()]
-        if framework == "mindspore":
-            params = mark_optimizer_states(params)
-        self._listing = Listing(framework, tuple(params), text)
-        self.notes = _prefix_note(self._listing)
+def _stored(tensor: Any, name: str, text: str, edge: Any) -> Stored:
+    if isinstance(tensor, Sliced):
+        return tensor
+    if isinstance(tensor, np.ndarray):
+        return Held(_array(tensor, name, text))
+    return Deferred(tuple(tensor.shape), dtype_name(tensor.dtype), partial(edge.array_of, tensor, name))
 
-    def listing(self) -> Listing:
-        return self._listing
 
-    def read(self) -> dict[str, Array]:
-        return safetensors_file.read_tensors(self._path, self._tensors)
+def _values(tensors: Mapping[str, Stored]) -> dict[str, Array]:
+    return {name: tensor.read() for name, tensor in tensors.items()}
 
-    def model(self) -> None:
-        return None
+
+def _one_in_the_file(tensors: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """For each name whose tensor has further names: those names."""
+    groups: dict[Sliced, list[str]] = {}
+    for name, tensor in tensors.items():
+        if isinstance(tensor, Sliced) and tensor.nbytes:
+            groups.setdefault(tensor, []).append(name)
+    return {n: tuple(o for o in group if o != n) for group in groups.values() if len(group) > 1 for n in group}
 
 
 #: What :func:`open_source` gives.
-_OPENED = (_ListingSource, _ModelSource, _TensorSource, _SafetensorsSource, TraceSource)
+_OPENED = (_ListingSource, _ModelSource, _TensorSource, TraceSource)
 
 
 def _open_object(obj: Any, framework: Framework | None, args: Mapping[str, Any], text: str) -> Source:
@@ -296,14 +327,18 @@ def _open_state(state: Mapping[Any, Any], framework: Framework | None, text: str
 
 def _open_file(path: Path, text: str, framework: Framework | None) -> Source:
     suffix = path.suffix.lower()
-    if not os.path.exists(text):
-        if suffix in (*_KNOWN_FILES, ".py"):
+    if not _there(text):
+        if suffix in (*_KNOWN_FILES, ".py") or places.is_address(text):
             raise specs.no_file(text)
         raise SourceError(
             f"{text!r} is no source: give a file ({' '.join(_KNOWN_FILES)}), module:attr or file.py:attr", text
         )
-    if path.is_dir() or path.name.lower().endswith(".index.json"):
-        raise SourceError(f"{text}: sharded checkpoints cannot be read yet, only single files: merge the shards", text)
+    if sharded.is_sharded(text):
+        shards = sharded.read(text)
+        opened = [_open_checkpoint(file, file, framework) for file in shards.files]
+        return _merged(opened, shards, text)
+    if places.is_address(text) and suffix in (".json", ".csv", ".py", ".trace"):
+        raise SourceError(f"{text}: only checkpoints are read from there: copy the file to this machine", text)
     if suffix == ".trace":
         check_side("torch", framework, "a trace", text)
         return TraceSource(path, text)
@@ -312,22 +347,87 @@ def _open_file(path: Path, text: str, framework: Framework | None) -> Source:
     if suffix in (".json", ".csv"):
         listing = _marked(read_listing(path, framework))
         return _ListingSource(listing.framework, text, listing)
+    return _open_checkpoint(text, text, framework)
+
+
+def _there(text: str) -> bool:
+    try:
+        return places.exists(text)
+    except OSError as error:
+        raise SourceError(f"{text} cannot be read: {error.strerror or error}", text) from error
+
+
+def _open_checkpoint(path: str, text: str, framework: Framework | None) -> _TensorSource:
+    """A single checkpoint file."""
+    suffix = places.suffix(path)
     if suffix == ".safetensors":
         header = safetensors_file.read_header(path)
         found = header.framework or framework
         if found is None:
             raise SourceError(f"{text} does not say its framework: name it (torch or mindspore)", text)
         check_side(found, framework, f"a checkpoint (by its metadata, format={header.metadata.get('format')})", text)
-        return _SafetensorsSource(path, found, text, header)
-    if suffix == ".ckpt" and framework != "torch" and not nature(path).startswith("it is a zip"):
-        return _TensorSource(_edge("mindspore", text).read_checkpoint(path), "mindspore", text)
+        aliases: dict[str, tuple[str, ...]] = {}
+        # safetensors' save_model() leaves tied weights out, and says in the metadata which name stands for which.
+        for name, kept in header.metadata.items():
+            if kept in header.tensors and name not in header.tensors:
+                aliases[kept] = (*aliases.get(kept, ()), name)
+        tensors = {name: tensor.stored(path) for name, tensor in header.tensors.items()}
+        return _TensorSource({name: tensors[name] for name in _in_order(tensors)}, found, text, aliases=aliases)
+    start = _head(path)
+    if suffix == ".ckpt" and framework != "torch" and not nature_of(start).startswith("it is a zip"):
+        try:
+            return _TensorSource(ckpt_file.read_header(path), "mindspore", text)
+        except (ckpt_file.UnknownFormError, OSError):
+            # Whatever else it holds, or what is wrong with it, MindSpore knows.
+            _on_this_machine(path, text)
+            return _TensorSource(_edge("mindspore", text).read_checkpoint(path), "mindspore", text)
     if suffix in (*_TORCH_FILES, ".ckpt"):
         check_side("torch", framework, "a checkpoint", text)
-        if suffix == ".ckpt" and not nature(path) and not head(path).startswith(b"\x80"):
+        if suffix == ".ckpt" and not nature_of(start) and not start.startswith(b"\x80"):
             check_side("mindspore", framework, "a checkpoint", text)
-        tensors, notes = find_state_dict(_edge("torch", text).read_checkpoint(path), text)
+        try:
+            loaded = zipped_file.read_archive(path)
+        except (zipped_file.UnknownFormError, OSError):
+            _on_this_machine(path, text)
+            loaded = _edge("torch", text).read_checkpoint(path)
+        tensors, notes = find_state_dict(loaded, text)
         return _TensorSource(tensors, "torch", text, notes)
     raise SourceError(f"{text} has no extension that automap reads ({' '.join(_KNOWN_FILES)})", text)
+
+
+def _head(path: str) -> bytes:
+    """The first bytes of a file; nothing where it cannot be read, which whoever reads it in earnest will tell."""
+    try:
+        with places.opened(path) as file:
+            return file.read(1024)
+    except OSError:
+        return b""
+
+
+def _on_this_machine(path: str, text: str) -> None:
+    if places.is_address(path):
+        raise SourceError(f"{text} cannot be read from there: copy the file to this machine and convert that", text)
+
+
+def _merged(opened: Sequence[_TensorSource], shards: sharded.Shards, text: str) -> _TensorSource:
+    """The files of a sharded checkpoint as one source."""
+    frameworks = {source.framework for source in opened}
+    if len(frameworks) > 1:
+        raise SourceError(f"{text} has shards of both frameworks: give those of one", text)
+    tensors: dict[str, Any] = {}
+    aliases: dict[str, tuple[str, ...]] = {}
+    for source in opened:
+        held = source.tensors()
+        for param in source.listing():
+            if param.name in tensors and shards.home(param.name) is None:
+                raise SourceError(f"{text} has {param.name} in two of its files and no index: keep one of them", text)
+            if shards.home(param.name) in (None, source.text):
+                tensors[param.name] = held[param.name]
+                aliases[param.name] = param.aliases
+    shards.check(tensors)
+    notes = shards.notes(opened)
+    ordered = {name: tensors[name] for name in _in_order(tensors)}
+    return _TensorSource(ordered, frameworks.pop(), text, notes, aliases)
 
 
 def _edge(framework: Framework, text: str) -> Any:
@@ -351,10 +451,10 @@ def _edge(framework: Framework, text: str) -> Any:
 
 def _array(array: Array, name: str, text: str) -> Array:
     dtype = array_dtype(array)
-    if dtype not in DTYPES:
+    if dtype not in HELD:
         raise SourceError(f"{text}: {name} holds no numbers ({dtype})", text)
-    # ml_dtypes and MindSpore each have a NumPy type of that name; the bits are the same.
-    return array.view(BFLOAT16) if dtype == "bfloat16" else array
+    # ml_dtypes and MindSpore each have NumPy types of these names; the bits are the same.
+    return array.view(HELD[dtype]) if HELD[dtype].names else array
 
 
 def _describe(obj: object) -> str:
@@ -378,17 +478,15 @@ def _prefix_note(listing: Listing) -> tuple[str, ...]:
     return (f"{listing.source}: every name begins with {prefix!r}, from a wrapper of PyTorch",) if prefix else ()
 
 
-def _in_order(header: safetensors_file.Header) -> list[str]:
-    """The names of a .safetensors file in the best order there is.
+def _in_order(tensors: Mapping[str, Stored]) -> list[str]:
+    """The names of .safetensors files in the best order there is.
 
     Most writers sort the tensors by element type and name, so that ``layers.10`` comes before ``layers.2`` and
     definition order is lost. Then numbers are compared as numbers. Any other order was meant, and stays.
     """
-    names = list(header.tensors)
     previous: dict[str, str] = {}
-    for name in names:
-        dtype = header.tensors[name].dtype
-        if name < previous.get(dtype, ""):
-            return names
-        previous[dtype] = name
-    return sorted(names, key=lambda n: [(p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in n.split(".")])
+    for name, tensor in tensors.items():
+        if name < previous.get(tensor.dtype, ""):
+            return list(tensors)
+        previous[tensor.dtype] = name
+    return sorted(tensors, key=lambda n: [(p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in n.split(".")])

@@ -30,6 +30,7 @@ from automap.power import Weight
 from automap.probing import InputSpec, Probe, parse_input
 from automap.running import Module
 from automap.seeding import seeded_weights
+from automap.stored import Held, Stored
 from automap.tracing import Call, Fingerprint, Trace
 from automap.weights import fingerprint, some
 from automap.witness import Account, Feed, Port, Testimony
@@ -95,6 +96,9 @@ class TraceSource:
 
     def listing(self) -> Listing:
         return self.record.listing
+
+    def tensors(self) -> dict[str, Stored]:
+        return {name: Held(array) for name, array in self.read().items()}
 
     def read(self) -> dict[str, Array]:
         raise SourceError(f"{self.text} is a trace and holds no tensors: give a checkpoint or a model", self.text)

@@ -899,14 +899,17 @@ def test_nothing_is_written_before_all_checks_pass(tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     message = offence(lambda: convert(NORM, path, out))
     assert message.startswith(f"{path} cannot be converted: 1 in it but not in the mapping: odd [1]")
+    assert [p.name for p in tmp_path.iterdir()] == ["in.safetensors"]
+    path = write_safetensors(path, {name: a for name, a in bad.items() if name != "odd"})
+    message = offence(lambda: convert(NORM, path, out))
     assert "1 with NaN: bn.weight (1 of 1)" in message
     assert [p.name for p in tmp_path.iterdir()] == ["in.safetensors"]
 
 
 def test_the_output_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from automap import sources
+    from automap import sources, streaming
 
-    real = sources.write_tensors
+    real = streaming.write_file
     path = write_safetensors(tmp_path / "in.safetensors", norm())
     out = tmp_path / "out.safetensors"
     out.write_bytes(b"what was there")
@@ -917,7 +920,14 @@ def test_the_output_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         {"bn.gamma": array(3, 1)},
         {"more": array(1)},
     ):
-        monkeypatch.setattr(sources, "write_tensors", lambda p, arrays, fw, c=change: real(p, arrays | c, fw))
+
+        def meddle(job: Any, *rest: Any, c: dict[str, Array] = change) -> Any:
+            written = real(job, *rest)
+            arrays = sources.open_source(job.path, job.framework).read()
+            sources.write_tensors(job.path, arrays | c, job.framework)
+            return written
+
+        monkeypatch.setattr(streaming, "write_file", meddle)
         message = offence(lambda: convert(NORM, path, out))
         assert "1 tensor(s) read back are not what was written" in message
         assert next(iter(change)) in message

@@ -269,11 +269,12 @@ def test_no_such_file(tmp_path, source, message):
     assert refusal(source) == message.replace("{here}", str(tmp_path))
 
 
-def test_forms_that_come_later():
+def test_folders_and_traces_without_anything_in_them():
     Path("shards").mkdir()
-    later = "sharded checkpoints cannot be read yet, only single files: merge the shards"
-    assert refusal("shards") == f"shards: {later}"
-    assert refusal(file("model.safetensors.index.json", "{}")) == f"model.safetensors.index.json: {later}"
+    nothing = "is a folder without a checkpoint (.safetensors .bin .pth .pt .ckpt) in it"
+    assert refusal("shards") == f"shards {nothing}"
+    nothing = "is no index of a checkpoint: it has no weight_map of names to files"
+    assert refusal(file("model.safetensors.index.json", "{}")) == f"./model.safetensors.index.json {nothing}"
     damaged = "t.trace is no trace, or a damaged one: it is a text file; write it anew with automap trace"
     assert refusal(file("t.trace", "x")) == damaged
 

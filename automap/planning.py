@@ -1,0 +1,464 @@
+"""What a conversion will do to each entry, from names, shapes and element types alone: no tensor is read for it.
+
+``apply`` and ``convert`` carry out the same plan, the one in memory, the other from file to file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Sequence
+from collections.abc import Mapping as Dict
+from dataclasses import dataclass, field, replace
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+
+from automap import sources, transforms
+from automap.conversion_report import ConversionReport
+from automap.dtypes import HELD, check_cast, is_float, is_packed, parse_dtype
+from automap.errors import ConversionError, MappingError, SourceError, TransformError
+from automap.graph import Framework, Listing, Param, Shape
+from automap.mapping import Entry, Mapping
+from automap.sources import Source
+from automap.stored import Sliced, Stored
+from automap.transforms import Transform
+
+#: What a mapping can be given as: the value, its file, or PyTorch names to MindSpore names.
+AnyMapping = Mapping | str | os.PathLike[str] | Dict[str, str | None]
+
+TITLES: dict[Framework, str] = {"torch": "PyTorch", "mindspore": "MindSpore"}
+
+#: What can be wrong with a tensor, and what to do about it.
+_FAULTS = {
+    "absent from it": "is it a checkpoint of this model?",
+    "in it but not in the mapping": 'match each in the mapping, or list it under "unmatched" with the reason',
+    "not zero and without a counterpart": 'match each, or remove its "review" from the mapping if it can be dropped',
+    "another name of a tied weight with other values": "match each in the mapping",
+    "with NaN": "allow_nan=True lets them pass",
+    "of a shape that does not fit": "is it a checkpoint of this model, and the mapping made for it?",
+    "not in the target": "is it the model that the mapping was made for?",
+    "of a dtype that does not fit": "give another dtype",
+    "out of the range of the new dtype": "take a wider one, such as bfloat16; allow_overflow=True lets them pass",
+    "not exact in the new dtype": "keep the dtype of whole numbers",
+}
+
+#: Transforms that leave the bytes of an array as they are.
+_SAME_BYTES = ("reshape", "flatten", "unflatten")
+
+
+class Faults:
+    """The tensors that stand in the way of a conversion, by what is wrong with them."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+        self.found: dict[str, list[str]] = {}
+
+    def add(self, fault: str, item: str) -> None:
+        self.found.setdefault(fault, []).append(item)
+
+    def check(self) -> None:
+        """Raise a ConversionError that names them all, if there are any."""
+        if not self.found:
+            return
+        kinds = [f for f in _FAULTS if f in self.found]
+        text = "; ".join(f"{len(self.found[f])} {f}: {', '.join(self.found[f])} ({_FAULTS[f]})" for f in kinds)
+        offenders = [f"{item}: {fault}" for fault in kinds for item in self.found[fault]]
+        raise ConversionError(f"{self.what} cannot be converted: {text}", offenders)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor that is made.
+
+    Attributes:
+        name: its name in the mapping.
+        key: its name in the result.
+        shape: its shape.
+        changed: the element type that comes out of the transform.
+        dtype: the element type that it gets.
+        copies: further names of it in the result (a tied weight).
+    """
+
+    name: str
+    key: str
+    shape: Shape
+    changed: str
+    dtype: str
+    copies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Task:
+    """What happens to an entry of the mapping.
+
+    Attributes:
+        names: the names of the tensors that it takes, in the mapping's words.
+        given: these tensors.
+        chain: the transforms, also those that only the target asks for.
+        made: the tensors that come out.
+    """
+
+    names: tuple[str, ...]
+    given: tuple[Stored, ...]
+    chain: tuple[Transform, ...]
+    made: tuple[Output, ...]
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether the one tensor made has the bytes of the one that it takes."""
+        return (
+            len(self.given) == len(self.made) == 1
+            and all(t.op in _SAME_BYTES for t in self.chain)
+            and self.given[0].dtype == self.made[0].dtype
+        )
+
+
+@dataclass(frozen=True)
+class Leftover:
+    """A tensor that is left out only if its values allow it.
+
+    Attributes:
+        name: its name in the mapping's words.
+        tensor: the tensor.
+        why: why it is left out.
+        same_as: the name of the tensor that it has to equal, and that tensor, or None.
+        zero: whether it has to be zero.
+    """
+
+    name: str
+    tensor: Stored
+    why: str
+    same_as: tuple[str, Stored] | None
+    zero: bool
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A conversion, ready to be carried out.
+
+    Attributes:
+        text: what is converted, in the user's words.
+        framework: the framework that it leads to.
+        tasks: what happens to each entry.
+        leftovers: what has to be looked at before anything may be left out.
+        allow_nan: let tensors pass that hold NaN.
+        allow_overflow: let finite values pass that are out of the range of their new type.
+        report: what was changed; those who carry it out add what only the values tell.
+        faults: what stands in the way.
+        read: every tensor that an entry asks for and that is there, also of entries that cannot be carried out.
+    """
+
+    text: str
+    framework: Framework
+    tasks: tuple[Task, ...]
+    leftovers: tuple[Leftover, ...]
+    allow_nan: bool
+    allow_overflow: bool
+    report: ConversionReport
+    faults: Faults
+    read: dict[str, Stored]
+
+
+@dataclass
+class Planner:
+    """A mapping, a target and options, in the direction that is asked for; makes the plan for a source.
+
+    The arguments are those of ``apply``.
+    """
+
+    mapping: Mapping
+    reverse: bool = False
+    target: Any = None
+    dtype: object = None
+    allow_nan: bool = False
+    allow_overflow: bool = False
+    report: ConversionReport = field(default_factory=ConversionReport)
+
+    def __post_init__(self) -> None:
+        self._dtype = None if self.dtype is None else _dtype(self.dtype)
+        made: Framework = self.mapping.given if self.reverse else self.mapping.made
+        goals = _goals(self.target, made)
+        names = set(self.mapping.names(made))
+        self._prefix = prefix_change(names, goals.keys()) if goals else ("", "")
+        self._goals = None if goals is None else {renamed(n, *reversed(self._prefix)): g for n, g in goals.items()}
+        if self.reverse:
+            try:
+                self.mapping = self.mapping.invert({n: g[0] for n, g in (self._goals or {}).items()})
+            except MappingError as e:
+                raise MappingError(f"{e}: give the model or checkpoint to fit as the target") from None
+
+    def plan(self, source: Source) -> Plan:
+        """What happens to each tensor of a source. What stands in the way is noted in the plan, and not raised.
+
+        Raises:
+            ConversionError: the names are those of the other framework.
+            SourceError: the source has no tensors.
+        """
+        faults = Faults(source.text)
+        tensors, listed = self._in_the_mappings_names(source)
+        found = self._find(tensors, listed)
+        for name, tensor in found.items():
+            if tensor is None:
+                faults.add("absent from it", name)
+        leftovers = self._leftovers(tensors, found, listed, faults)
+        tasks = [t for e in self.mapping.entries if (t := self._task(e, found, faults)) is not None]
+        return Plan(
+            source.text,
+            self.mapping.made,
+            self._with_copies(tasks),
+            tuple(leftovers),
+            self.allow_nan,
+            self.allow_overflow,
+            self.report,
+            faults,
+            {name: tensor for name, tensor in found.items() if tensor is not None},
+        )
+
+    def _in_the_mappings_names(self, source: Source) -> tuple[dict[str, Stored], dict[str, Param]]:
+        """The given tensors and what is known of them; a prefix in the way is changed."""
+        given, made = self.mapping.given, self.mapping.made
+        tensors = source.tensors()
+        known = set(self.mapping.names(given))
+        self.report.prefix = prefix_change(tensors.keys(), known)
+        tensors = {renamed(name, *self.report.prefix): tensor for name, tensor in tensors.items()}
+        if not known & tensors.keys() and set(self.mapping.names(made)) & tensors.keys():
+            raise turned_round(source.text, made)
+        listed = {}
+        for p in source.listing():
+            aliases = tuple(renamed(name, *self.report.prefix) for name in p.aliases)
+            listed[renamed(p.name, *self.report.prefix)] = replace(p, aliases=aliases)
+        return tensors, listed
+
+    def _find(self, tensors: dict[str, Stored], listed: dict[str, Param]) -> dict[str, Stored | None]:
+        """Every tensor that the entries ask for, by its name or another name of the same tied weight."""
+        given = self.mapping.given
+        others = {alias: p.name for p in listed.values() for alias in p.aliases}
+        others |= {u.alias_of: u.name for u in self.mapping.unmatched[given] if u.alias_of and u.name in tensors}
+        wanted = (name for entry in self.mapping.entries for name in entry.names(given))
+        return {name: tensors.get(name, tensors.get(others.get(name, ""))) for name in wanted}
+
+    def _leftovers(
+        self,
+        tensors: dict[str, Stored],
+        found: dict[str, Stored | None],
+        listed: dict[str, Param],
+        faults: Faults,
+    ) -> list[Leftover]:
+        """No tensor goes without a reason. Gives those whose values have to be looked at for that."""
+        unmatched = {u.name: u for u in self.mapping.unmatched[self.mapping.given]}
+        to_see = []
+        for name, tensor in tensors.items():
+            if name in found:
+                continue
+            item = unmatched.get(name)
+            tied = next((other for other in listed[name].aliases if other in found), None)
+            if item is not None:
+                why = item.why
+                same = found.get(item.alias_of) if item.alias_of is not None else None
+                tie = None if same is None or item.alias_of is None else (item.alias_of, same)
+                if tie or item.review:
+                    to_see.append(Leftover(name, tensor, why, tie, item.review))
+            elif name.rpartition(".")[2] == "num_batches_tracked":
+                why = "a counter that MindSpore does not keep"
+            elif listed[name].kind == "optimizer":
+                why = "a state of an optimizer"
+            elif tied is not None:
+                why = f"another name of {tied}"
+            else:
+                faults.add("in it but not in the mapping", f"{name} {list(tensor.shape)}")
+                continue
+            self.report.left_out[name] = why
+        return to_see
+
+    def _task(self, entry: Entry, found: dict[str, Stored | None], faults: Faults) -> Task | None:
+        """What happens to an entry; None where it cannot be, for a reason that is noted."""
+        names = entry.names(self.mapping.given)
+        given = tuple(tensor for name in names if (tensor := found[name]) is not None)
+        if len(given) < len(names):
+            return None
+        made = entry.names(self.mapping.made)
+        chain, shapes = self._steps(entry, names, [t.shape for t in given], faults)
+        try:
+            changed = _dtypes_after(chain, [t.dtype for t in given])
+        except TransformError as e:
+            faults.add("of a dtype that does not fit", f"{', '.join(names)} ({e})")
+            return None
+        if len(shapes) < len(made):
+            return None
+        outputs = []
+        for name, shape, before in zip(made, shapes, changed, strict=True):
+            goal = self._goals.get(name, (None, None))[1] if self._goals is not None else None
+            new = self._dtype if self._dtype is not None and is_float(before) else goal or before
+            key = self._target_name(name)
+            if new != given[0].dtype:
+                self.report.casts[key] = (given[0].dtype, new)
+            try:
+                check_cast(before, new)
+            except TransformError as e:
+                faults.add("of a dtype that does not fit", f"{name} ({e})")
+            outputs.append(Output(name, key, shape, before, new))
+        task = Task(names, given, chain, tuple(outputs))
+        packed = [t.dtype for t in given if is_packed(t.dtype)]
+        if packed and not (task.is_copy and isinstance(given[0], Sliced)):
+            faults.add("of a dtype that does not fit", f"{', '.join(names)} ({packed[0]} can be renamed only)")
+        return task
+
+    def _steps(
+        self, entry: Entry, names: Sequence[str], given: Sequence[Shape], faults: Faults
+    ) -> tuple[tuple[Transform, ...], tuple[Shape, ...]]:
+        """What to do with the arrays of an entry so that they fit the target, and the shapes that come out."""
+        try:
+            made = transforms.shape_after(entry.transform, given)
+        except TransformError as e:
+            faults.add("of a shape that does not fit", f"{', '.join(names)} ({e})")
+            return entry.transform, ()
+        steps, shapes = entry.transform, list(made)
+        for i, (name, shape) in enumerate(zip(entry.names(self.mapping.made), made, strict=True)):
+            if self._goals is None:
+                continue
+            if name not in self._goals:
+                faults.add("not in the target", name)
+                continue
+            goal = self._goals[name][0]
+            if goal is None or goal == shape:
+                continue
+            if not entry.transform and _without_ones(goal) == _without_ones(shape):
+                steps, shapes[i] = (Transform("reshape", {"shape": goal}),), goal
+                self.report.reshaped.append(self._target_name(name))
+            else:
+                faults.add(
+                    "of a shape that does not fit",
+                    f"{', '.join(names)} (becomes {list(shape)}, but {name} is {list(goal)})",
+                )
+        return steps, tuple(shapes)
+
+    def _with_copies(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
+        """The tasks with the further names of tied weights; what is not made is noted."""
+        unmatched = self.mapping.unmatched[self.mapping.made]
+        homes = {output.name: output.name for task in tasks for output in task.made}
+        copies: dict[str, list[str]] = {}
+        for u in unmatched:
+            # PyTorch's state dict has a tied weight under all its names; a MindSpore checkpoint under one.
+            wanted = self._goals is None or u.name in self._goals
+            if self.mapping.made == "torch" and u.alias_of is not None and u.alias_of in homes and wanted:
+                homes[u.name] = homes[u.alias_of]
+                copies.setdefault(homes[u.name], []).append(self._target_name(u.name))
+        reasons = {u.name: u.why for u in unmatched}
+        names = reasons if self._goals is None else self._goals
+        self.report.not_made = {
+            self._target_name(name): reasons.get(name, "not in the mapping") for name in names if name not in homes
+        }
+        return tuple(
+            replace(t, made=tuple(replace(o, copies=tuple(copies.get(o.name, ()))) for o in t.made)) for t in tasks
+        )
+
+    def _target_name(self, name: str) -> str:
+        return renamed(name, *self._prefix)
+
+
+def _dtypes_after(chain: Sequence[Transform], given: Sequence[str]) -> list[str]:
+    """The element types that a chain makes of these. Raises TransformError where it cannot be carried out."""
+    now = list(given)
+    for t in chain:
+        count = transforms.count_after([t], len(now))
+        if t.op == "cast":
+            for old in now:
+                if t.args.get("before", old) != old:
+                    raise TransformError(f"cast is from {t.args['before']}, not from {old}")
+                check_cast(old, t.args["dtype"])
+            now = [t.args["dtype"]] * count
+        elif count != len(now) and len(set(now)) > 1:
+            if any(HELD[n].names for n in now):
+                raise TransformError(f"no way to join {' and '.join(dict.fromkeys(now))}")
+            now = [np.result_type(*(HELD[n] for n in now)).name] * count
+        elif count != len(now):
+            now = now[:1] * count
+    return now
+
+
+# -- names and values ---------------------------------------------------------------------------------------------
+
+
+def as_mapping(mapping: AnyMapping) -> Mapping:
+    """A mapping, from whatever it is given as. Raises MappingError where it is none."""
+    if isinstance(mapping, Mapping):
+        return mapping
+    if isinstance(mapping, Dict):
+        return Mapping.from_dict(mapping)
+    return Mapping.read(mapping)
+
+
+def open_state(state_dict: Any, given: Framework) -> Source:
+    """The tensors to convert. Raises ConversionError where they are those of the framework that is to be made."""
+    try:
+        source = sources.open_source(state_dict, None)
+    except SourceError:  # it does not tell its framework, or something is wrong with it that is said again here
+        source = sources.open_source(state_dict, given)
+    if source.framework != given:
+        raise turned_round(source.text, source.framework)
+    return source
+
+
+def _dtype(value: object) -> str:
+    try:
+        return parse_dtype(value)
+    except TransformError as e:
+        raise ConversionError(str(e)) from None
+
+
+def _goals(target: Any, framework: Framework) -> dict[str, tuple[Shape | None, str | None]] | None:
+    """Shape and dtype by name, of whatever the user aims at."""
+    if target is None:
+        return None
+    if isinstance(target, Dict) and all(isinstance(goal, tuple) for goal in target.values()):
+        return {
+            name: (None if shape is None else tuple(shape), None if dtype is None else _dtype(dtype))
+            for name, (shape, dtype) in target.items()
+        }
+    if not isinstance(target, Listing):
+        target = sources.open_source(target, framework).listing()
+    if target.framework != framework:
+        raise ConversionError(
+            f"the target is {TITLES[target.framework]}'s, but the conversion leads to {TITLES[framework]}: "
+            "give the other model, or turn it round (reverse=True, --reverse)"
+        )
+    return {p.name: (p.shape, p.dtype) for p in target if p.kind != "optimizer"}
+
+
+def turned_round(text: str, found: Framework) -> ConversionError:
+    """The error where a source is of the framework that the conversion leads to."""
+    given = next(title for framework, title in TITLES.items() if framework != found)
+    return ConversionError(
+        f"{text} has the names of {TITLES[found]}, but the conversion starts from {given}: "
+        "turn it round (reverse=True, --reverse)"
+    )
+
+
+def prefix_change(have: Collection[str], want: Collection[str]) -> tuple[str, str]:
+    """What to take from the front of all names in ``have``, and what to put there, so that most are in ``want``."""
+    best = ("", "")
+    most = sum(name in want for name in have)
+    if most == len(have):
+        return best
+    for strip in _common_prefixes(have):
+        for put in _common_prefixes(want):
+            count = sum(renamed(name, strip, put) in want for name in have)
+            if count > most:
+                best, most = (strip, put), count
+    return best
+
+
+def _common_prefixes(names: Collection[str]) -> list[str]:
+    """The dotted prefixes that all names carry, from the empty one on."""
+    first, last = min(names), max(names)  # what these two share, all between them share
+    same = list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
+    return [""] + [first[: i + 1] for i, (char, _) in enumerate(same) if char == "."]
+
+
+def renamed(name: str, strip: str, put: str) -> str:
+    return put + name[len(strip) :] if name.startswith(strip) else name
+
+
+def _without_ones(shape: Shape) -> list[int]:
+    return [n for n in shape if n != 1]

@@ -1,0 +1,170 @@
+"""Tensors that are not read yet: what they are is known, their values come when they are asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from automap import places
+from automap.dtypes import HELD, Array, dtype_name, is_packed
+from automap.errors import SourceError
+from automap.graph import Shape
+
+#: How many bytes are read at a time where a tensor is copied as it is.
+CHUNK = 1 << 22
+
+
+class Stored(Protocol):
+    """A tensor that can be read.
+
+    Attributes:
+        shape: its shape.
+        dtype: its element type's name, such as ``bfloat16``.
+    """
+
+    @property
+    def shape(self) -> Shape: ...
+
+    @property
+    def dtype(self) -> str: ...
+
+    def read(self) -> Array:
+        """Its values. Raises SourceError where they cannot be read."""
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """An array that is in memory."""
+
+    array: Array
+
+    @property
+    def shape(self) -> Shape:
+        return self.array.shape
+
+    @property
+    def dtype(self) -> str:
+        return dtype_name(self.array)
+
+    def read(self) -> Array:
+        """The array itself, in the byte order of this machine, which is the only one that the frameworks take."""
+        array = self.array
+        return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+@dataclass(frozen=True, eq=False)
+class Deferred:
+    """A tensor that somebody else gives, when it is called."""
+
+    shape: Shape
+    dtype: str
+    give: Callable[[], Array]
+
+    def read(self) -> Array:
+        return self.give()
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """A tensor in a file, as little-endian bytes. Equal ones are one in the file.
+
+    Attributes:
+        file: a path or an address.
+        dtype: its element type's name.
+        shape: its shape.
+        pieces: where its bytes are, from and to, in order.
+        strides: for each axis by how many elements its values are apart, where they do not simply follow each other.
+    """
+
+    file: str
+    dtype: str
+    shape: Shape
+    pieces: tuple[tuple[int, int], ...]
+    strides: Shape | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes of the file it takes."""
+        return sum(stop - start for start, stop in self.pieces)
+
+    @property
+    def elements(self) -> int:
+        """How many elements it has."""
+        return math.prod(self.shape)
+
+    def read(self) -> Array:
+        if is_packed(self.dtype):
+            raise SourceError(
+                f"{self.file}: {self.dtype} has several elements in a byte: such a tensor can be renamed and copied "
+                "from file to file, and nothing else",
+                self.file,
+            )
+        dtype = HELD[self.dtype]
+        flat = np.empty(self.nbytes // dtype.itemsize, dtype)
+        bytes_ = flat.view(np.uint8).data
+        at = 0
+        for start, stop in self.pieces:
+            self._fill(start, bytes_[at : at + stop - start])
+            at += stop - start
+        if self.strides is None:
+            return flat.reshape(self.shape)
+        strides = [n * dtype.itemsize for n in self.strides]
+        return np.lib.stride_tricks.as_strided(flat, self.shape, strides, writeable=False)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its bytes follow each other in order, whole elements in every piece."""
+        unit = 1 if is_packed(self.dtype) else HELD[self.dtype].itemsize
+        return self.strides is None and not any((stop - start) % unit for start, stop in self.pieces)
+
+    def chunks(self) -> Iterator[memoryview]:
+        """Its bytes as they are in the file, a few at a time, in one buffer: use each before the next comes.
+
+        A chunk holds whole elements. Only for a plain tensor.
+        """
+        step = CHUNK * 8 if places.is_address(self.file) else CHUNK
+        buffer = np.empty(min(step, max(self.nbytes, 1)), np.uint8)
+        for start, stop in self.pieces:
+            for at in range(start, stop, step):
+                view = buffer.data[: min(step, stop - at)]
+                self._fill(at, view)
+                yield view
+
+    def bytes_at(self, at: int, count: int) -> Array:
+        """So many of its bytes, from a place among them on. Only for a plain tensor."""
+        buffer = np.empty(count, np.uint8)
+        view = buffer.data
+        before = 0
+        for start, stop in self.pieces:
+            here, end = max(at, before), min(at + count, before + stop - start)
+            if here < end:
+                self._fill(start + here - before, view[here - at : end - at])
+            before += stop - start
+        return buffer
+
+    def _fill(self, start: int, buffer: memoryview) -> None:
+        if not len(buffer):
+            return
+        try:
+            places.read_into(self.file, start, buffer)
+        except OSError as error:
+            raise SourceError(f"{self.file} cannot be read: {error.strerror or error}", self.file) from error
+
+
+def pieces_of(array: Array) -> Iterator[Array]:
+    """An array of any layout as contiguous parts of bounded size, in order."""
+    if array.nbytes <= CHUNK or not array.ndim:
+        yield np.ascontiguousarray(array)
+        return
+    row = array.nbytes // array.shape[0]
+    if row >= CHUNK:
+        for part in array:
+            yield from pieces_of(part)
+        return
+    step = CHUNK // row
+    for at in range(0, array.shape[0], step):
+        yield np.ascontiguousarray(array[at : at + step])
