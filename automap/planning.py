@@ -16,7 +16,7 @@ import numpy as np
 
 from automap import sources, transforms
 from automap.conversion_report import ConversionReport
-from automap.dtypes import HELD, check_cast, is_float, is_packed, parse_dtype
+from automap.dtypes import HELD, check_cast, dtype_name, is_float, is_packed, parse_dtype
 from automap.errors import ConversionError, MappingError, SourceError, TransformError
 from automap.graph import Framework, Listing, Param, Shape
 from automap.mapping import Entry, Mapping
@@ -109,7 +109,7 @@ class Task:
         """Whether the one tensor made has the bytes of the one that it takes."""
         return (
             len(self.given) == len(self.made) == 1
-            and all(t.op in _SAME_BYTES for t in self.chain)
+            and _keeps_bytes(self.chain)
             and self.given[0].dtype == self.made[0].dtype
         )
 
@@ -286,6 +286,10 @@ class Planner:
             return None
         if len(shapes) < len(made):
             return None
+        packed = next((t.dtype for t in given if is_packed(t.dtype)), None)
+        if packed and not (len(made) == 1 == len(given) and _keeps_bytes(chain) and isinstance(given[0], Sliced)):
+            faults.add("of a dtype that does not fit", f"{', '.join(names)} ({packed} can be renamed only)")
+            return None
         outputs = []
         for name, shape, before in zip(made, shapes, changed, strict=True):
             goal = self._goals.get(name, (None, None))[1] if self._goals is not None else None
@@ -298,11 +302,7 @@ class Planner:
             except TransformError as e:
                 faults.add("of a dtype that does not fit", f"{name} ({e})")
             outputs.append(Output(name, key, shape, before, new))
-        task = Task(names, given, chain, tuple(outputs))
-        packed = [t.dtype for t in given if is_packed(t.dtype)]
-        if packed and not (task.is_copy and isinstance(given[0], Sliced)):
-            faults.add("of a dtype that does not fit", f"{', '.join(names)} ({packed[0]} can be renamed only)")
-        return task
+        return Task(names, given, chain, tuple(outputs))
 
     def _steps(
         self, entry: Entry, names: Sequence[str], given: Sequence[Shape], faults: Faults
@@ -357,24 +357,16 @@ class Planner:
         return renamed(name, *self._prefix)
 
 
+def _keeps_bytes(chain: Sequence[Transform]) -> bool:
+    return all(t.op in _SAME_BYTES for t in chain)
+
+
 def _dtypes_after(chain: Sequence[Transform], given: Sequence[str]) -> list[str]:
     """The element types that a chain makes of these. Raises TransformError where it cannot be carried out."""
-    now = list(given)
-    for t in chain:
-        count = transforms.count_after([t], len(now))
-        if t.op == "cast":
-            for old in now:
-                if t.args.get("before", old) != old:
-                    raise TransformError(f"cast is from {t.args['before']}, not from {old}")
-                check_cast(old, t.args["dtype"])
-            now = [t.args["dtype"]] * count
-        elif count != len(now) and len(set(now)) > 1:
-            if any(HELD[n].names for n in now):
-                raise TransformError(f"no way to join {' and '.join(dict.fromkeys(now))}")
-            now = [np.result_type(*(HELD[n] for n in now)).name] * count
-        elif count != len(now):
-            now = now[:1] * count
-    return now
+    if any(map(is_packed, given)):  # which no array has: those that are only copied stay what they are
+        return list(given)
+    made = transforms.dtypes_after(chain, [HELD[name] for name in given])
+    return [dtype_name(np.empty(0, dtype)) for dtype in made]
 
 
 # -- names and values ---------------------------------------------------------------------------------------------
