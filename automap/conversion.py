@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Mapping as Dict
+from collections.abc import Sequence
 from typing import Any
 
 from automap import places, sources
@@ -15,10 +17,14 @@ from automap.conversion_report import ConversionReport, ConvertReport, LoadRepor
 from automap.dtypes import Array, is_exact, is_float, is_same, widen
 from automap.errors import ConversionError
 from automap.executing import in_memory
+from automap.fitting import Wishes
 from automap.graph import Framework
 from automap.planning import TITLES, AnyMapping, Planner, as_mapping, open_state, prefix_change, renamed
 from automap.specs import framework_of, is_model
 from automap.streaming import Options, Progress, checked_name, parse_size, write
+
+#: Which parameters something is done to: True for those that it is meant for, or patterns of names.
+Names = bool | str | Sequence[str]
 
 __all__ = [
     "AnyMapping",
@@ -43,6 +49,9 @@ def apply(
     dtype: object = None,
     allow_nan: bool = False,
     allow_overflow: bool = False,
+    resize: Names = False,
+    pad_vocab: float | Dict[str, float] | None = None,
+    cut_vocab: Names = False,
     report: ConversionReport | None = None,
 ) -> dict[str, Any]:
     """Convert a state dict.
@@ -61,6 +70,12 @@ def apply(
         dtype: the dtype of every floating-point tensor made, whatever the target's.
         allow_nan: let tensors pass that hold NaN.
         allow_overflow: let finite values pass that are out of the range of their new dtype.
+        resize: interpolate tables of positions whose length differs from the target's: True for those whose names say
+            that they are some, or patterns of names, such as ``"*.wpe.weight"``, with the grid where the sizes leave
+            it open: ``"pos=1+16x16:32x32"``. Without it, another length is an error.
+        pad_vocab: the value to fill new rows with where the target's vocabulary is longer, or patterns of names with a
+            value each. Without it, another length is an error.
+        cut_vocab: True, or patterns of names: drop the last rows where the target's vocabulary is shorter.
         report: filled in with what was changed. Without one, a loss that nobody asked for is warned about.
 
     Returns:
@@ -72,7 +87,8 @@ def apply(
         MappingError: the mapping cannot be read, or cannot be reversed.
     """
     filled = ConversionReport() if report is None else report
-    planner = Planner(as_mapping(mapping), reverse, target, dtype, allow_nan, allow_overflow, filled)
+    wishes = Wishes.of(resize, pad_vocab, cut_vocab)
+    planner = Planner(as_mapping(mapping), reverse, target, dtype, allow_nan, allow_overflow, wishes, filled)
     if framework not in (None, "numpy", *TITLES):
         raise ConversionError(f"there is no framework {framework!r}: there are mindspore, torch and numpy")
     arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping.given)))
@@ -94,7 +110,15 @@ def apply(
 
 
 def load(
-    mapping: AnyMapping, state_dict: Any, net: Any, *, allow_nan: bool = False, allow_overflow: bool = False
+    mapping: AnyMapping,
+    state_dict: Any,
+    net: Any,
+    *,
+    allow_nan: bool = False,
+    allow_overflow: bool = False,
+    resize: Names = False,
+    pad_vocab: float | Dict[str, float] | None = None,
+    cut_vocab: Names = False,
 ) -> LoadReport:
     """Convert a state dict, load it into a network, and look whether every parameter arrived.
 
@@ -104,6 +128,9 @@ def load(
         net: a MindSpore ``Cell``, or a PyTorch ``Module`` to go back.
         allow_nan: as for ``apply``.
         allow_overflow: as for ``apply``; a tensor is cast to the dtype it has in the network.
+        resize: as for ``apply``; so are the next two.
+        pad_vocab: how to fill a longer vocabulary.
+        cut_vocab: what may be cut.
 
     Raises:
         ConversionError: as for ``apply``, or a parameter did not arrive; in the former case the network is untouched.
@@ -113,7 +140,8 @@ def load(
     if framework is None or not is_model(net):
         raise ConversionError(f"the network is a {type(net).__name__}: give a mindspore.nn.Cell or a torch.nn.Module")
     mapping, filled = as_mapping(mapping), ConversionReport()
-    planner = Planner(mapping, mapping.made != framework, net, None, allow_nan, allow_overflow, filled)
+    wishes = Wishes.of(resize, pad_vocab, cut_vocab)
+    planner = Planner(mapping, mapping.made != framework, net, None, allow_nan, allow_overflow, wishes, filled)
     arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping.given)))
     edge = _edge(framework)
     edge.load_state(net, arrays)
@@ -139,6 +167,9 @@ def convert(
     target: Any = None,
     allow_nan: bool = False,
     allow_overflow: bool = False,
+    resize: Names = False,
+    pad_vocab: float | Dict[str, float] | None = None,
+    cut_vocab: Names = False,
     shard_size: str | int | None = None,
     format: str = "safetensors",
     resume: bool = False,
@@ -163,6 +194,9 @@ def convert(
         target: as for ``apply``.
         allow_nan: as for ``apply``.
         allow_overflow: as for ``apply``.
+        resize: as for ``apply``; so are the next two.
+        pad_vocab: how to fill a longer vocabulary.
+        cut_vocab: what may be cut.
         shard_size: how many bytes of tensors a file of the folder has at most (``"4GB"``). Without it, there are as
             many files as the checkpoint has.
         format: ``"safetensors"`` or ``"ckpt"``, for the files of the folder.
@@ -182,7 +216,8 @@ def convert(
         raise ConversionError(f"{output}: the output is the checkpoint itself: give it another name")
     if format not in ("safetensors", "ckpt"):
         raise ConversionError(f"there is no format {format!r} for files in a folder: there are safetensors and ckpt")
-    planner = Planner(as_mapping(mapping), reverse, target, dtype, allow_nan, allow_overflow)
+    wishes = Wishes.of(resize, pad_vocab, cut_vocab)
+    planner = Planner(as_mapping(mapping), reverse, target, dtype, allow_nan, allow_overflow, wishes)
     options = Options(
         None if shard_size is None else parse_size(shard_size),
         f".{format}",

@@ -16,6 +16,7 @@ class ConversionReport:
         underflow: how many values became zero in the new dtype, by name.
         reshaped: new parameters that the mapping only renames, and that took the target's shape because the two differ
             in dimensions of size 1 alone.
+        fitted: what else was done to new parameters so that they fit the target, by name: interpolated, filled up ...
         left_out: tensors of the state dict that the new one lacks, with the reason.
         not_made: parameters of the other side that nothing was made for, with the reason.
         prefix: what was taken from the front of every name of the state dict, and what was put there instead.
@@ -25,6 +26,7 @@ class ConversionReport:
     overflow: dict[str, int] = field(default_factory=dict)
     underflow: dict[str, int] = field(default_factory=dict)
     reshaped: list[str] = field(default_factory=list)
+    fitted: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
     not_made: dict[str, str] = field(default_factory=dict)
     prefix: tuple[str, str] = ("", "")
@@ -37,6 +39,9 @@ class ConversionReport:
                 parts.append(f"{sum(lost.values())} value(s) {what} the new dtype: {names}")
         if self.reshaped:
             parts.append(f"{len(self.reshaped)} reshaped by dimensions of size 1")
+        if self.fitted:
+            names = ", ".join(f"{name} ({what})" for name, what in self.fitted.items())
+            parts.append(f"{len(self.fitted)} fitted to the target: {names}")
         if self.left_out:
             parts.append(f"{len(self.left_out)} left out")
         if any(self.prefix):

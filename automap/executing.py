@@ -51,7 +51,9 @@ class Findings:
         for task in plan.tasks:
             names = ", ".join(task.names)
             if names in self.misfits:
-                faults.add("of a dtype that does not fit", f"{names} ({self.misfits[names]})")
+                is_cast = any(t.op == "cast" for t in task.chain)
+                fault = "of a dtype that does not fit" if is_cast else "with values that do not fit"
+                faults.add(fault, f"{names} ({self.misfits[names]})")
             for output in task.made:
                 if n := self.overflow.get(output.name):
                     report.overflow[output.key] = n
@@ -88,7 +90,7 @@ def change(task: Task, given: Sequence[Array], findings: Findings) -> list[Array
     """The arrays that an entry's transforms make, not yet cast; none where the values do not fit, which is noted."""
     try:
         changed = list(transforms.apply(task.chain, given))
-    except TransformError as e:  # the shapes fit, so it is a cast
+    except TransformError as e:
         findings.misfits[", ".join(task.names)] = str(e)
         return []
     if any(t.op == "cast" for t in task.chain) and (lost := sum(map(nonzeros, given)) - sum(map(nonzeros, changed))):

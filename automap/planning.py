@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from automap import sources, transforms
 from automap.conversion_report import ConversionReport
 from automap.dtypes import HELD, check_cast, dtype_name, is_float, is_packed, parse_dtype
 from automap.errors import ConversionError, MappingError, SourceError, TransformError
+from automap.fitting import Fitter, MisfitError, Wishes
 from automap.graph import Framework, Listing, Param, Shape
 from automap.mapping import Entry, Mapping
 from automap.sources import Source
@@ -37,6 +39,9 @@ _FAULTS = {
     "another name of a tied weight with other values": "match each in the mapping",
     "with NaN": "allow_nan=True lets them pass",
     "of a shape that does not fit": "is it a checkpoint of this model, and the mapping made for it?",
+    "of another length": "is it a checkpoint of this model? resize=True (--resize) interpolates tables of positions; "
+    "pad_vocab=VALUE (--pad-vocab VALUE) and cut_vocab=True (--cut-vocab) change a vocabulary",
+    "with values that do not fit": "correct the transform, or take another checkpoint",
     "not in the target": "is it the model that the mapping was made for?",
     "of a dtype that does not fit": "give another dtype",
     "out of the range of the new dtype": "take a wider one, such as bfloat16; allow_overflow=True lets them pass",
@@ -164,7 +169,7 @@ class Plan:
 class Planner:
     """A mapping, a target and options, in the direction that is asked for; makes the plan for a source.
 
-    The arguments are those of ``apply``.
+    The arguments are those of ``apply``, those of fitting as ``Wishes``.
     """
 
     mapping: Mapping
@@ -173,9 +178,11 @@ class Planner:
     dtype: object = None
     allow_nan: bool = False
     allow_overflow: bool = False
+    wishes: Wishes = field(default_factory=Wishes)
     report: ConversionReport = field(default_factory=ConversionReport)
 
     def __post_init__(self) -> None:
+        self._fitter = Fitter(self.wishes)
         self._dtype = None if self.dtype is None else _dtype(self.dtype)
         made: Framework = self.mapping.given if self.reverse else self.mapping.made
         goals = _goals(self.target, made)
@@ -323,14 +330,20 @@ class Planner:
             goal = self._goals[name][0]
             if goal is None or goal == shape:
                 continue
-            if not entry.transform and _without_ones(goal) == _without_ones(shape):
-                steps, shapes[i] = (Transform("reshape", {"shape": goal}),), goal
-                self.report.reshaped.append(self._target_name(name))
+            try:
+                if len(made) > 1 or (entry.transform and prod(shape) == prod(goal)):
+                    raise MisfitError  # the mapping says what happens to it
+                fit = self._fitter.fit(shape, goal, (*names, name))
+            except MisfitError as e:
+                why = f": {e}" if str(e) else ""
+                said = f"{', '.join(names)} (becomes {list(shape)}, but {name} is {list(goal)}{why})"
+                faults.add("of another length" if e.length else "of a shape that does not fit", said)
+                continue
+            steps, shapes[i] = (*steps, *fit.steps), goal
+            if fit.said:
+                self.report.fitted[self._target_name(name)] = fit.said
             else:
-                faults.add(
-                    "of a shape that does not fit",
-                    f"{', '.join(names)} (becomes {list(shape)}, but {name} is {list(goal)})",
-                )
+                self.report.reshaped.append(self._target_name(name))
         return steps, tuple(shapes)
 
     def _with_copies(self, tasks: Sequence[Task]) -> tuple[Task, ...]:
@@ -450,7 +463,3 @@ def _common_prefixes(names: Collection[str]) -> list[str]:
 
 def renamed(name: str, strip: str, put: str) -> str:
     return put + name[len(strip) :] if name.startswith(strip) else name
-
-
-def _without_ones(shape: Shape) -> list[int]:
-    return [n for n in shape if n != 1]
