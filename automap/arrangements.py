@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from automap import transforms
@@ -44,10 +44,31 @@ class Way(NamedTuple):
 
 @dataclass(frozen=True)
 class Option:
-    """One way to give a cell its weights: from the PyTorch module at ``path``."""
+    """One way to give a cell its weights: from the PyTorch module at ``path``.
+
+    Attributes:
+        path: of the module, of several the first one.
+        ways: of its parameters.
+        modules: the paths of all modules, where there are several.
+        cells: the paths of all cells that get weights, where there are several.
+        form: what kind of arrangement it is, where there is one: the same in another repetition.
+    """
 
     path: str
     ways: tuple[Way, ...]
+    modules: tuple[str, ...] = ()
+    cells: tuple[str, ...] = ()
+    form: tuple[object, ...] = ()
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Of every module that it takes weights from."""
+        return self.modules or (self.path,)
+
+    @property
+    def several(self) -> bool:
+        """Whether it is of several modules or cells, or of parameters that become more or fewer."""
+        return len(self.modules) > 1 or len(self.cells) > 1 or not all(way.single for way in self.ways)
 
     @property
     def torch(self) -> set[str]:
@@ -80,7 +101,7 @@ def turned(option: Option, which: Callable[[Param, Param], bool] = lambda t, m: 
         (t,), (m,) = way.torch, way.mindspore
         return way._replace(chain=(turn, *way.chain)) if _is_square(t) and which(t, m) else way
 
-    return Option(option.path, tuple(map(other, option.ways)))
+    return replace(option, ways=tuple(map(other, option.ways)))
 
 
 def pairings(ours: list[tuple[str, Param]], theirs: list[tuple[str, Param]]) -> list[tuple[Way, ...]]:

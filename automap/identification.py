@@ -13,104 +13,27 @@ soon as a cell sees a value that depends on all the modules among which was chos
 from __future__ import annotations
 
 import math
-import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from automap import comparison
-from automap.arrangements import Option, Way, choices, shape_key, turned
+from automap.arrangements import Option, Way, choices, turned
+from automap.composites import Composites
 from automap.dtypes import Array
 from automap.graph import Listing
 from automap.layouts import adapted, replaced
-from automap.reaching import can_reach, reaching
 from automap.running import Forward, Inputs, Module, Runner, Visit
-from automap.tracing import Call, Fingerprint, Trace, apart, distance, fingerprint, in_order
+from automap.search import Choice, Disagreement, Identified, Search, Seen, around, pattern_of
+from automap.tracing import Call, Fingerprint, Trace, apart, distance, fingerprint, in_order, merged
+
+__all__ = ["LOOSE", "Identified", "Identifier", "Seen"]
 
 #: A cell whose input is further than this from every module's sees something that PyTorch does not have.
 LOOSE = 0.05
-#: Alternatives that are tried before the first one stands.
-MOST_TRIES = 60
 
 
-@dataclass
-class Seen:
-    """What was found out about one cell.
-
-    Attributes:
-        option: what it got its weights from.
-        call: the call of PyTorch's module that it was compared to, or -1.
-        before, after: how far its input and its output are from that module's; infinite where they cannot be compared.
-        fed: whether it was given PyTorch's input in place of its own.
-        soft: whether nothing that it saw has told, so that another cell may take its weights.
-    """
-
-    option: Option
-    call: int = -1
-    before: float = math.inf
-    after: float = math.inf
-    fed: bool = False
-    soft: bool = False
-
-
-@dataclass
-class Identified:
-    """What came of it.
-
-    Attributes:
-        seen: by the path of the cell.
-        confirmed: PyTorch's parameters that a value depends on which some later cell saw as PyTorch's module did.
-        sound: the cells whose input and output agree, where no choice that is still open comes before them.
-        unsure: the cells that were chosen for among several, with nothing after them that confirms it.
-        apart: the cells, in order, whose input agrees with no module's.
-        tries: how many alternatives were run.
-        held: the way by which each MindSpore parameter had its values in the end: also those that no cell told.
-        outputs: what the network gave, as the runner returns it.
-    """
-
-    seen: dict[str, Seen] = field(default_factory=dict)
-    confirmed: frozenset[str] = frozenset()
-    sound: frozenset[str] = frozenset()
-    unsure: frozenset[str] = frozenset()
-    apart: tuple[str, ...] = ()
-    tries: int = 0
-    held: dict[str, Way] = field(default_factory=dict)
-    outputs: Any = None
-
-
-class _Disagreement(BaseException):
-    """A cell sees what no PyTorch module saw, and a choice made before it can still be taken back.
-
-    No Exception: neither the network's own code nor a runner is to take it for an error.
-    """
-
-
-@dataclass
-class _Choice:
-    cell: str
-    options: list[Option]
-    trail: int  # how many cells had their weights before
-    among: int  # the parameters of all modules among which was chosen, as bits
-    at: int = 0
-    closed: bool = False  # not asked again
-    confirmed: bool = False  # by a value that depends on all of them
-
-    @property
-    def open(self) -> bool:
-        return not self.closed and self.at + 1 < len(self.options)
-
-
-@dataclass
-class _Best:
-    """The furthest that any alternative got."""
-
-    score: tuple[int, float]
-    options: dict[str, Option]
-    where: tuple[str, int]
-
-
-class Identifier:
+class Identifier(Search):
     """One search: it stands around every call of every cell (a :data:`automap.running.Watch`), and changes weights.
 
     Args:
@@ -140,13 +63,11 @@ class Identifier:
         pins: dict[str, str] | None = None,
         held: Sequence[Way] = (),
     ) -> None:
-        self.trace, self.tolerance, self.runner, self.outputs, self.value, self.rank, self.feed = (
-            trace, tolerance, runner, outputs, value, rank, feed,
-        )  # fmt: skip
-        self.torch, self.mindspore = listings
+        super().__init__(trace, runner, listings[0], value, held)
+        self.tolerance, self.outputs, self.rank, self.feed = tolerance, outputs, rank, feed
+        self.mindspore = listings[1]
         self._pins = pins or {}
         self._pinned = {m: t for t, m in self._pins.items()}
-        self.found = Identified()
         self._by_size: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for k, call in enumerate(trace.calls):
             for size in {f.size for f in call.inputs if not f.flat} or {0}:
@@ -158,26 +79,9 @@ class Identifier:
         own = [path for path, m in runner.modules.items() if m.own]
         self._inner = {path for path in own if any(o.startswith(f"{path}.") if path else o for o in own if o != path)}
         self._options: dict[tuple[str, str], list[Option]] = {}
-        self._held: dict[str, Way] = {}
-        self._holder: dict[str, Way] = {}
-        for way in held:
-            self._hold(way)
-        self._has = dict(self._held)  # what is in the network at present
-        self._undo: list[list[tuple[str, Way | None]]] = []
-        self._used: Counter[str] = Counter()
-        self._trail: list[str] = []
-        self._stack: list[_Choice] = []
-        self._log: list[tuple[str, bool]] = []
-        self._count: Counter[str] = Counter()
-        self._accepted: set[tuple[str, int]] = set()
-        self._replay: dict[str, Option] = {}
-        self._best: _Best | None = None
-        self._tried = 0
-        self._confirmed = 0
-        self._forced = 0  # parameters whose effect was replaced by what PyTorch computed
-        self._apart: dict[str, None] = {}
-        self._patterns: Counter[tuple[str, str]] = Counter()
+        self._composites = Composites(trace.modules, runner.modules, listings, (trace.numbers, runner.numbers))
         self._instead: list[tuple[Fingerprint, Array]] = []
+        self._given_by: dict[tuple[str, int], dict[str, Fingerprint]] = {}  # what the cells of one module gave
 
     # ----------------------------------------------------------------------------------------------------- the search
 
@@ -186,7 +90,7 @@ class Identifier:
         while True:
             try:
                 return self._cell(visit, proceed) if visit.module.own else proceed(*visit.args, **visit.kwargs)
-            except _Disagreement:
+            except Disagreement:
                 if not self._next(frame):
                     raise
                 for path, _ in self._log[mark:]:
@@ -204,7 +108,7 @@ class Identifier:
                 self.found.outputs = self.runner.run(inputs, forward, watch=self)
                 self._end(self.found.outputs)
                 break
-            except _Disagreement:  # of the outputs, or in a forward of the user's that calls parts of the network
+            except Disagreement:  # of the outputs, or in a forward of the user's that calls parts of the network
                 self._next(0)
                 self._count.clear()
                 self._log.clear()
@@ -219,130 +123,8 @@ class Identifier:
             return False
         bits = self.trace.calls[seen.call].seen
         return not self._loose(bits) and not any(
-            c.cell == cell or c.among & bits for c in self._stack if not c.confirmed
+            c.cell == cell or c.among & bits for c in self._stack if not c.confirmed and not c.silent
         )
-
-    def _next(self, frame: int) -> bool:
-        """Take back the last open choice made inside the present call, and take its next alternative."""
-        while len(self._stack) > frame:
-            choice = self._stack[-1]
-            self._forget(choice.trail)
-            if choice.open and self._tried < MOST_TRIES:
-                self._tried += 1
-                self.found.tries += 1
-                choice.at += 1
-                self._give(choice.cell, choice.options[choice.at])
-                return True
-            self._stack.pop()
-        if self._tried < MOST_TRIES and any(c.open for c in self._stack):
-            return False
-        # Nothing helped: the furthest one stands, and from here on nothing that was chosen is asked again.
-        best, self._best = self._best, None
-        self._tried = 0
-        for choice in self._stack:
-            choice.closed = True
-        if best is not None:
-            self._replay.update(best.options)
-            self._accepted.add(best.where)
-        return True
-
-    def _disagree(self, cell: str, d: float) -> None:
-        """What a cell sees agrees with nothing. Returns where that has to be lived with."""
-        where = (cell, self._count[cell])
-        if where in self._accepted:
-            return
-        if not any(c.open for c in self._stack):
-            self._accepted.add(where)
-            return
-        score = (sum(agreed for _, agreed in self._log), -min(d, 1e9))
-        if self._best is None or score > self._best.score:
-            self._best = _Best(score, {c.cell: c.options[c.at] for c in self._stack}, where)
-        raise _Disagreement
-
-    def _give(self, cell: str, option: Option, call: int = -1, soft: bool = False) -> None:
-        self._put(option)
-        self._displace(option)
-        self._trail.append(cell)
-        self._used[option.path] += not soft
-        self.found.seen[cell] = Seen(option, call, soft=soft)
-
-    def _put(self, option: Option) -> None:
-        for way in option.ways:
-            self._let(way)
-
-    def _let(self, way: Way, name: str | None = None) -> None:
-        """Give parameters (of those of a way, or one of them) their values, where they do not have them already."""
-        names = [m.name for m in way.mindspore if name in (None, m.name) and self._has.get(m.name) != way]
-        if names:
-            values = way.values(self.value)
-            self.runner.put({name: values[name] for name in names})
-            self._has |= dict.fromkeys(names, way)
-
-    def _displace(self, option: Option) -> None:
-        """What had these weights without having been told so gets those that the cell had instead.
-
-        A parameter that is used without a call of its cell is never told: it is left with what the others leave.
-        """
-        told = {name for s in self.found.seen.values() if not s.soft for name in s.option.mindspore} | option.mindspore
-        changes: list[tuple[str, Way | None]] = []
-        for way in option.ways:
-            if way.single:
-                other, before = self._holder.get(way.torch[0].name), self._held.get(way.mindspore[0].name)
-                if other is not None and before is not None and other.single and before.single:
-                    (left,), (place,) = before.torch, other.mindspore
-                    if place.name not in told and can_reach(left, place):
-                        changes.append((place.name, self._held[place.name]))
-                        instead = Way((left,), (place,), reaching(left, place))
-                        self._hold(instead)
-                        self._let(instead)
-            changes += [(m.name, self._held.get(m.name)) for m in way.mindspore]
-            self._hold(way)
-        self._undo.append(changes)
-
-    def _hold(self, way: Way) -> None:
-        self._held |= {m.name: way for m in way.mindspore}
-        self._holder |= {t.name: way for t in way.torch}
-
-    def _forget(self, trail: int) -> None:
-        while len(self._trail) > trail:
-            cell = self._trail.pop()
-            seen = self.found.seen.pop(cell)
-            self._used[seen.option.path] -= not seen.soft
-            self._apart.pop(cell, None)
-            for name, way in reversed(self._undo.pop()):
-                if way is None:
-                    self._held.pop(name, None)
-                    continue
-                self._held[name] = way
-                self._holder |= {t.name: way for t in way.torch}
-                self._let(way, name)
-
-    def _confirm(self, bits: int) -> None:
-        """A value agrees that depends on these parameters.
-
-        Where it depends on some of the modules among which was chosen and not on all of them, nothing follows: in
-        two parallel branches that were taken for each other, every cell agrees with its counterpart's, up to where
-        the branches meet.
-        """
-        bits &= ~self._forced
-        pending = [c for c in self._stack if not c.confirmed and c.among & bits]
-        if any(c.among & ~bits for c in pending):
-            return
-        if not self._loose(bits):
-            self._confirmed |= bits
-        for choice in pending:
-            choice.closed = choice.confirmed = True
-            chosen = choice.options[choice.at]
-            self._patterns[_pattern(chosen.path), _pattern(choice.cell)] += 1
-
-    def _loose(self, bits: int) -> bool:
-        """Whether some of these parameters were told by no cell, and others of their shape are as loose."""
-        told = self.trace.bits([name for s in self.found.seen.values() if not s.soft for name in s.option.torch])
-        mine, others = bits & ~told, self.trace.given & ~bits & ~told
-        if not mine or not others:
-            return False
-        shapes = {shape_key(self.torch.by_name[name]) for name in self.trace.of_bits(mine)}
-        return any(shape_key(self.torch.by_name[name]) in shapes for name in self.trace.of_bits(others))
 
     # -------------------------------------------------------------------------------------------------------- one cell
 
@@ -373,6 +155,9 @@ class Identifier:
         out = proceed(*args, **kwargs)
         if call < 0 or cell in self._inner:
             return out
+        if seen.option.several:
+            self._several_computed(cell, seen, out)
+            return out
         return self._computed(visit, cell, seen, out, new and (agreed or fed), proceed, args, kwargs)
 
     def _ordered(self, cell: str, prints: list[Fingerprint], call: int, d: float) -> bool:
@@ -384,9 +169,12 @@ class Identifier:
 
     def _settled(self, cell: str, prints: list[Fingerprint]) -> tuple[int, float]:
         """The call of its counterpart that a cell with weights is in, and how far its input is from that call's."""
-        path = self.found.seen[cell].option.path
-        calls = self.trace.calls_of.get(path, [])
+        option = self.found.seen[cell].option
+        calls = [k for path in option.paths for k in self.trace.calls_of.get(path, [])]
         call, d = min(((k, apart(prints, self.trace.calls[k].inputs)) for k in calls), key=_second, default=(-1, 0.0))
+        if len(option.cells) > 1 and any(not f.flat for f in prints):
+            self._sights[cell, option.path] = call >= 0 and d <= self.tolerance[call]
+            d = min(d, 1e9)  # what it shares a module with, and sees nothing of the kind, is none of it
         if call >= 0 and self.tolerance[call] < d < math.inf:
             self._apart[cell] = None
             self._disagree(cell, d)
@@ -395,51 +183,135 @@ class Identifier:
     def _chosen(self, module: Module, prints: list[Fingerprint]) -> tuple[int, float]:
         """Give a cell the weights of the module that saw the same, and say which call that was in, and how near."""
         cell = module.path
-        near = self._near(module, prints)
+        comparable = self._comparable(prints)
+        near = self._near(module, comparable)
         same = [(k, d) for k, d in near if d <= self.tolerance[k]]
+        seeing = {self.trace.calls[k].path: (k, d) for k, d in reversed(comparable) if d <= self.tolerance[k]}
         calls: dict[str, tuple[int, float]] = {}
-        among = same
+        among, composed = same, []
         if not same:
+            if composed := self._composed(module, seeing):
+                return self._take(cell, composed, seeing)
             lone = not any(not f.flat for f in prints)
             if not lone and not self._is_known(prints):
+                if within := self._within(module):
+                    return self._take(cell, within, {})
                 self._apart[cell] = None
                 self._disagree(cell, near[0][1] if near else math.inf)
             among = [(k, d) for k, d in near if d <= min(LOOSE, 3 * near[0][1])]
             calls = {} if among else self._expected(module, lone)
+            self._look(cell, prints)
         calls |= {self.trace.calls[k].path: (k, d) for k, d in reversed(among)}
         if not calls:
             return -1, math.inf
         options = [o for path in self._ranked(module, calls) for o in self._ways(path, module)]
-        if cell in self._replay and self._replay[cell] in options:
-            options.remove(self._replay[cell])
-            options.insert(0, self._replay[cell])
-        chosen = options[0]
+        if same:
+            return self._take(cell, options, calls, lambda: self._reserve(module, options, seeing))
+        # Nothing it saw told that it is this one: that is for what follows to say, of all its weights at once.
+        chosen = self._replay.get(cell, options[0])
+        chosen = chosen if chosen in options else options[0]
         call, d = calls[chosen.path]
         trail = len(self._trail)
         self._give(cell, chosen, call, soft=d == math.inf)
-        if not same:
-            # Nothing it saw told that it is this one: that is for what follows to say, of all its weights at once.
-            calls, options = {chosen.path: calls[chosen.path]}, [chosen]
-        if len(options) > 1 or not same:
-            bits = 0
-            for path in calls:
-                bits |= self.trace.bits([name for _, name in self.trace.modules[path].own])
-            # What was given up before is not asked again.
-            given_up = cell in self._replay or not same
-            # Only what has an effect at all can be waited for.
-            self._stack.append(_Choice(cell, options, trail, bits & self.trace.given, closed=given_up))
+        bits = self._bits_of(chosen.paths) & self.trace.given
+        self._stack.append(Choice(cell, [chosen], trail, bits, closed=True))
         return call, d
 
-    def _near(self, module: Module, prints: list[Fingerprint]) -> list[tuple[int, float]]:
-        """The calls of free modules that a cell can be, whose input is comparable to its own, the nearest first.
+    def _take(
+        self,
+        cell: str,
+        options: list[Option],
+        calls: dict[str, tuple[int, float]],
+        reserve: Callable[[], list[Option]] | None = None,
+    ) -> tuple[int, float]:
+        """Give a cell the first of some options; the others are for where what follows disagrees.
 
-        Of those that are too far to be its own only the first one.
+        Args:
+            calls: what is known of the calls of their modules, and how near the cell's input is to theirs.
+            reserve: further options, for where nothing else helps.
         """
+        own = around((options[0].path,)), around(options[0].cells or (cell,))
+        if reserve is not None and own in self._learnt:
+            options = [*(o for o in reserve() if o.form in self._learnt[own]), *options]
+            options = [o for i, o in enumerate(options) if o not in options[:i]]
+        if cell in self._replay:
+            options = [self._replay[cell], *(o for o in options if o != self._replay[cell])]
+        chosen, trail = options[0], len(self._trail)
+        call, d = min((calls[path] for path in chosen.paths if path in calls), key=_second, default=(-1, math.inf))
+        self._give(cell, chosen, call)
+        if len(options) > 1 or reserve is not None or not calls:
+            bits = self._bits_of({path for o in options for path in o.paths})
+            # What was given up before is not asked again; only what has an effect at all can be waited for.
+            choice = Choice(cell, options, trail, bits & self.trace.given, reserve, closed=cell in self._replay)
+            self._stack.append(choice)
+        return call, d
+
+    def _composed(self, module: Module, seeing: dict[str, tuple[int, float]]) -> list[Option]:
+        """The options of several modules, or several cells, where these modules saw what the cell sees."""
+        cell = module.path
+
+        def free(path: str) -> bool:
+            return path not in self.found.seen
+
+        found = list(self._composites.joins(cell, seeing))
+        for path in seeing:
+            found += self._composites.parts(cell, path, free)
+        found = [o for o in found if self._allows(o.ways)]
+
+        def key(option: Option) -> tuple[int, int]:
+            learnt = self._learnt.get((around(option.paths), around(option.cells)))
+            return -(learnt[option.form] if learnt is not None else 0), -self._is_held(option)
+
+        return sorted(found, key=key)
+
+    def _is_held(self, option: Option) -> int:
+        """How far an option is what the cells have already: all of it, the same parameters in their order, or not."""
+        held = [(way, self._held.get(m.name)) for way in option.ways for m in way.mindspore]
+        if all(way == other for way, other in held):
+            return 2
+        return int(all(other is not None and way.names == other.names for way, other in held))
+
+    def _reserve(self, module: Module, plain: list[Option], seeing: dict[str, tuple[int, float]]) -> list[Option]:
+        """What else a cell may have: the same with its rows in another order, or pieces of several modules."""
+        found = [o for option in plain[:3] for o in self._composites.rearrangements(option, module.path)]
+        return [*found, *self._composed(module, seeing)]
+
+    def _within(self, module: Module) -> list[Option]:
+        """Modules that are never called, whose weights are used inside a call of one that was told already."""
+        found = []
+        for path in self.trace.modules:
+            if path in self.trace.calls_of or self._used[path] or not self._ways(path, module):
+                continue
+            bits = self.trace.bits([name for _, name in self.trace.modules[path].own]) & self.trace.given
+            outer = [p for p in self._used if self._used[p] and path.startswith(f"{p}." if p else "")]
+            calls = (self.trace.calls[k] for p in outer for k in self.trace.calls_of.get(p, ()))
+            if bits and any(bits & c.given & ~c.seen for c in calls):
+                found.append(path)
+        ranked = sorted(found, key=lambda path: -self.rank(self.trace.modules[path], module))
+        return [o for path in ranked for o in self._ways(path, module)]
+
+    def _look(self, cell: str, prints: list[Fingerprint]) -> None:
+        """Note that a cell sees what a module saw that other cells have been chosen for."""
+        for choice in self._stack:
+            option = choice.options[choice.at]
+            if choice.closed or len(option.cells) < 2:
+                continue
+            calls = self.trace.calls_of.get(option.path, ())
+            if any(apart(prints, self.trace.calls[k].inputs) <= self.tolerance[k] for k in calls):
+                self._sights[cell, option.path] = True
+
+    def _comparable(self, prints: list[Fingerprint]) -> list[tuple[int, float]]:
+        """The calls of free modules whose input is comparable to a cell's, the nearest first."""
         sizes = {f.size for f in prints if not f.flat}
         calls = sorted({k for size in sizes for k in self._by_size[size,] if not self._used[self.trace.calls[k].path]})
+        found = ((k, apart(prints, self.trace.calls[k].inputs)) for k in calls)
+        return sorted(((k, d) for k, d in found if d < math.inf), key=_second)
+
+    def _near(self, module: Module, comparable: list[tuple[int, float]]) -> list[tuple[int, float]]:
+        """Of these calls, those of modules that a cell can be; of those that are too far only the first one."""
         found: list[tuple[int, float]] = []
-        for k, d in sorted(((k, apart(prints, self.trace.calls[k].inputs)) for k in calls), key=_second):
-            if d == math.inf or (found and d > LOOSE):
+        for k, d in comparable:
+            if found and d > LOOSE:
                 break
             if self._ways(self.trace.calls[k].path, module):
                 found.append((k, d))
@@ -482,7 +354,7 @@ class Identifier:
         """Modules that saw the same, the likeliest first: as in other repetitions, as without running, in order."""
 
         def key(path: str) -> tuple[float, ...]:
-            same = self._patterns[_pattern(path), _pattern(module.path)]
+            same = self._patterns[pattern_of(path), pattern_of(module.path)]
             exact = len(self._ways(path, module)[0].ways) / max(1, len(self.trace.modules[path].own), len(module.own))
             return (-same, -self.rank(self.trace.modules[path], module), -exact, calls[path][0])
 
@@ -531,7 +403,7 @@ class Identifier:
         for option in self._others(cell, seen.option):
             self._put(option)
             again = proceed(*args, **kwargs)
-            other = min(self.trace.calls_of[option.path], key=lambda k: abs(k - seen.call))
+            other = self._nearest(option.path, seen.call)
             after = self._given(again, self.trace.calls[other])
             if after <= self.tolerance[other]:
                 self._used[seen.option.path] -= 1
@@ -551,6 +423,40 @@ class Identifier:
                     self._force(call.given)
                     return replaced(out, {id(results[0]): made}, self.runner)
         return out
+
+    def _several_computed(self, cell: str, seen: Seen, out: Any) -> None:
+        """Compare what several modules gave with what a cell gives, or what several cells give with what a module gave.
+
+        It tells whether the weights are right, whatever their order.
+        """
+        option, allowed = seen.option, self.tolerance[seen.call]
+        results = self.runner.tensors(out)
+        if len(results) != 1:
+            return
+        mine = fingerprint(self.runner.array(results[0]))
+        if len(option.modules) > 1:
+            inputs = self.trace.calls[seen.call].inputs
+            calls = [self.trace.calls[self._nearest(path, seen.call)] for path in option.modules]
+            if any(len(c.outputs) != 1 or apart(c.inputs, inputs) > allowed for c in calls):
+                return
+            theirs = merged([c.outputs[0] for c in calls])
+        else:
+            given = self._given_by.setdefault((option.path, seen.call), {})
+            if cell == option.cells[0]:
+                given.clear()  # of an earlier try
+            given[cell] = mine
+            outputs = self.trace.calls[seen.call].outputs
+            if set(given) != set(option.cells) or len(outputs) != 1:
+                return
+            mine, theirs = merged(list(given.values())), outputs[0]
+        d = distance(mine, theirs)
+        seen.after = d
+        if allowed < d < math.inf:
+            self._disagree(cell, d)
+
+    def _nearest(self, path: str, call: int) -> int:
+        """The call of a module that is nearest to a call in the order of execution."""
+        return min(self.trace.calls_of[path], key=lambda k: abs(k - call))
 
     def _given(self, out: Any, call: Call) -> float:
         return apart([fingerprint(self.runner.array(t)) for t in self.runner.tensors(out)], call.outputs)
@@ -629,10 +535,6 @@ class Identifier:
             self._disagree("", max(distances))
         elif not pairing.problems:
             self._confirm(self.trace.given)
-
-
-def _pattern(path: str) -> str:
-    return re.sub(r"\d+", "#", path)
 
 
 def _second(item: tuple[int, float]) -> float:

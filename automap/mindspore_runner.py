@@ -64,6 +64,7 @@ class Runner:
             )
             for path, cell in self._objects.items()
         }
+        self.numbers = running.numbers_of(self._objects, ms.nn.Cell())
 
     def object(self, path: str) -> ms.nn.Cell:
         return self._objects[path]

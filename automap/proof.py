@@ -302,7 +302,9 @@ class Prover:
         ways: list[Way] = []
         unsure = set() if self.request.ignore_names else found.unsure
         for cell, seen in found.seen.items():
-            if cell not in unsure and seen.call >= 0 and seen.before <= account.tolerance[seen.call]:
+            together = [found.seen[c] for c in seen.option.cells or (cell,)]
+            agreed = all(s.call >= 0 and s.before <= account.tolerance[s.call] for s in together)
+            if agreed and cell not in unsure and not seen.led:
                 ways += seen.option.ways
         told = {t.name for way in ways for t in way.torch}
         guessed = {name for cell in unsure for name in found.seen[cell].option.mindspore}

@@ -95,11 +95,13 @@ class Runner(Protocol):
         framework: ``"torch"`` or ``"mindspore"``.
         dtype: the element type of the network's floating-point parameters, the coarsest of several.
         modules: every module by its first path, in definition order.
+        numbers: the whole numbers that modules hold as attributes, such as how many heads they have, by path and name.
     """
 
     framework: Framework
     dtype: str
     modules: dict[str, Module]
+    numbers: dict[str, dict[str, int]]
 
     def object(self, path: str) -> Any:
         """The module at a path of :attr:`modules`."""
@@ -219,6 +221,33 @@ def watched(
         yield
     finally:
         base.__call__ = original
+
+
+def numbers_of(modules: Mapping[str, Any], bare: Any) -> dict[str, dict[str, int]]:
+    """The whole numbers from 2 on that modules, or the configurations in them, hold as attributes, by path.
+
+    Args:
+        modules: by path.
+        bare: a module without any of its own.
+    """
+    known, found = vars(bare).keys(), {}
+    for path, module in modules.items():
+        own: dict[str, int] = {}
+        for name, value in vars(module).items():
+            if name in known:
+                continue
+            if _is_count(value):
+                own[name] = value
+            elif re.search("config|cfg", name.lower()):
+                inner = value if isinstance(value, Mapping) else getattr(value, "__dict__", {})
+                own |= {str(k): v for k, v in inner.items() if _is_count(v) and str(k) not in own}
+        if own:
+            found[path] = own
+    return found
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 < value < 1 << 16
 
 
 def check_fit(state: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], framework: Framework) -> None:

@@ -62,6 +62,7 @@ class Runner:
         self._objects = dict(model.named_modules())
         self.settled: dict[str, float] = {}
         self.modules = {path: _module(path, m, self._tensors) for path, m in self._objects.items()}
+        self.numbers = running.numbers_of(self._objects, torch.nn.Module())
 
     def object(self, path: str) -> torch.nn.Module:
         return self._objects[path]

@@ -65,7 +65,7 @@ def trace(runner: Runner, inputs: Inputs, forward: Forward | None = None, run: R
     outputs = (run or runner.run)(inputs, whole, watch)
     modules = {path: m for path, m in runner.modules.items() if m.own}
     done = tuple(c for c in calls if c is not None)
-    return outputs, Trace(tuple(flow.names), modules, done, *ends[-1])
+    return outputs, Trace(tuple(flow.names), modules, done, *ends[-1], runner.numbers)
 
 
 @dataclass(frozen=True)

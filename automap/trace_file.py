@@ -302,6 +302,7 @@ def _trace_to_json(trace: Trace) -> dict[str, Any]:
         ],
         "outputs": [_print(f) for f in trace.outputs],
         "given": f"{trace.given:x}",
+        "numbers": trace.numbers,
     }
 
 
@@ -418,6 +419,7 @@ def _trace_from_json(d: dict[str, Any]) -> Trace:
         tuple(calls),
         tuple(map(_unprint, d["outputs"])),
         int(d["given"], 16),
+        {path: {str(k): int(n) for k, n in own.items()} for path, own in d.get("numbers", {}).items()},
     )
 
 

@@ -142,6 +142,19 @@ def distance(a: Fingerprint, b: Fingerprint) -> float:
     return max(abs(x - y) / u for x, y, u in zip(a.stats, b.stats, units, strict=True))
 
 
+def merged(parts: Sequence[Fingerprint]) -> Fingerprint:
+    """The fingerprint of several tensors joined to one, of which no axis is known."""
+    size = sum(f.size for f in parts)
+    shares = [f.size / size for f in parts]
+
+    def mean(i: int) -> float:
+        return sum(share * f.stats[i] for share, f in zip(shares, parts, strict=True))
+
+    square = sum(share * f.stats[2] ** 2 for share, f in zip(shares, parts, strict=True))
+    low, high = min(f.stats[4] for f in parts), max(f.stats[5] for f in parts)
+    return Fingerprint(size, (mean(0), mean(1), math.sqrt(square), mean(3), low, high), all(f.whole for f in parts))
+
+
 def in_order(a: Sequence[Fingerprint], b: Sequence[Fingerprint]) -> bool:
     """Whether tensors that hold the same values have them in the same order along every axis that both have.
 
@@ -218,6 +231,7 @@ class Trace:
         calls: of these modules, in the order in which they were entered.
         outputs: fingerprints of what the network gave.
         given: the parameters that this depends on, as bits by position in ``names``.
+        numbers: the whole numbers that modules hold as attributes; see :class:`automap.running.Runner`.
     """
 
     names: tuple[str, ...]
@@ -225,6 +239,7 @@ class Trace:
     calls: tuple[Call, ...]
     outputs: tuple[Fingerprint, ...] = ()
     given: int = 0
+    numbers: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @cached_property
     def calls_of(self) -> dict[str, list[int]]:
