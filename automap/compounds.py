@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterator, Sequence
 from collections.abc import Mapping as Dict
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from typing import Any
 
@@ -24,6 +24,7 @@ from automap.errors import TransformError
 from automap.graph import Listing, Param, Shape
 from automap.layers import Layer, core, layers_of
 from automap.names import PROJECTIONS, is_attention_word, split_leaf, tokens
+from automap.reparametrised import Computed, computed, decided
 from automap.transforms import Transform, inverse, shape_after
 
 #: Siblings that are joined at most, unless all that stand in a list are.
@@ -59,6 +60,7 @@ class Compound:
         order: how sure their order is: ``"told"`` (by numbers of equal members, or by the framework's own layer),
             ``"named"`` (their names, or the fused one's, spell it) or ``"assumed"`` (the order of definition).
         rivals: whether other siblings could be joined as well.
+        doubt: what else is in doubt about it, in words, or ``""``.
     """
 
     param: Param
@@ -66,6 +68,7 @@ class Compound:
     chain: tuple[Transform, ...]
     order: str
     rivals: bool = False
+    doubt: str = ""
 
     def doubts(self) -> Iterator[str]:
         """What no listing tells about it, for a person to read."""
@@ -75,6 +78,8 @@ class Compound:
             yield f"joined as {said}, one after the other: a listing cannot tell whether their rows are interleaved"
         elif self.order == "assumed":
             yield f"joined as {said}: a listing cannot tell their order, nor whether their rows are interleaved"
+        if self.doubt:
+            yield self.doubt
         if self.rivals:
             yield "others that stand beside them could be joined in their place"
 
@@ -91,11 +96,13 @@ class Joined:
         listing: what is to be matched.
         compounds: by the name of the virtual parameter.
         disputed: what could have been joined in the place of something that was.
+        computing: what a weight is computed from in a way that is not known, with words that say so.
     """
 
     listing: Listing
     compounds: dict[str, Compound]
     disputed: frozenset[str] = frozenset()
+    computing: dict[str, str] = field(default_factory=dict)
 
     def parts(self, p: Param) -> tuple[Param, ...]:
         """The listed parameters behind one of ``listing``."""
@@ -104,9 +111,8 @@ class Joined:
 
     def standing_for(self, parts: tuple[Param, ...]) -> Param:
         """The parameter of ``listing`` that stands for these listed ones."""
-        if len(parts) == 1:
-            return parts[0]
-        return next(c.param for c in self.compounds.values() if c.parts == parts)
+        found = (c.param for c in self.compounds.values() if c.parts == parts)
+        return next(found) if len(parts) > 1 else next(found, parts[0])
 
 
 @dataclass(frozen=True)
@@ -180,6 +186,10 @@ def join(
     sides = [_Side(torch, ours), _Side(mindspore, theirs)]
     sides[0].bundle([(ts, ms) for ts, ms, _ in told if len(ts) > 1])
     sides[1].bundle([(ms, ts) for ts, ms, _ in told if len(ms) > 1])
+    for side, kept in zip(sides, decided(torch, mindspore, (ours, theirs)), strict=True):
+        side.compute(kept.one)
+        side.rename(kept.apart)
+        side.computing = kept.unknown
     for _ in range(ROUNDS if all(side.known for side in sides) else 0):
         found = _best(sides, ignore_names)
         if found is None:
@@ -195,6 +205,8 @@ class _Side:
         self.given, self.framework, self.gone = listing, listing.framework, gone
         self.compounds: dict[str, Compound] = {}
         self.disputed: set[str] = set()
+        self.computing: dict[str, str] = {}
+        self.computed: set[str] = set()  # names of compounds that are no pieces of others
         self.listing = listing
         self._count()
         self.known = all(layer.main[1].shape is not None for layer in self.layers)
@@ -206,15 +218,19 @@ class _Side:
         for layer in self.layers:
             self.siblings[layer.parts[:-1], _key(layer)].append(layer)
 
+    def rows(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], list[Layer]]]:
+        """Layers that may be joined; see :func:`_rows`."""
+        return _rows([x for x in self.layers if x.main[1].name not in self.computed])
+
     def joined(self) -> Joined:
-        return Joined(self.listing, self.compounds, frozenset(self.disputed - self._hidden()))
+        return Joined(self.listing, self.compounds, frozenset(self.disputed - self._hidden()), self.computing)
 
     def _hidden(self) -> set[str]:
         return {p.name for c in self.compounds.values() for p in c.parts}
 
     def alike(self, found: _Join) -> Iterator[_Place]:
         """The places of a join, and those of the same names where nothing was wanted: a repeated block is one kind."""
-        for prefix, suffix, row in _rows(self.layers):
+        for prefix, suffix, row in self.rows():
             if (_pattern(prefix), _pattern(suffix)) != found.unit[:2]:
                 continue
             at = {layer.parts[len(prefix)]: layer for layer in row}
@@ -234,17 +250,36 @@ class _Side:
             self.compounds[c.param.name] = _flattened(c, inner) if any(inner) else c
         self._count()
 
+    def compute(self, weights: Sequence[Computed]) -> None:
+        """Let one parameter stand for the parts of each weight that is computed from them."""
+        self._stand([Compound(w.param(), w.parts, w.chain, "told", doubt=w.doubt) for w in weights])
+
+    def rename(self, weights: Sequence[Computed]) -> None:
+        """Give the parts of such weights the same names, whatever each framework and its version calls them."""
+        pairs = ((p, q) for w in weights for p, q in zip(w.parts, w.named_apart(), strict=True))
+        self._stand([Compound(q, (p,), (), "told") for p, q in pairs if q.name not in self.listing.by_name])
+
+    def _stand(self, made: Sequence[Compound]) -> None:
+        self._put(made)
+        self.compounds |= {c.param.name: c for c in made}
+        self.computed |= {c.param.name for c in made}
+        self._count()
+
     def bundle(self, known: Sequence[tuple[tuple[Param, ...], tuple[Param, ...]]]) -> None:
         """Let one parameter stand for each of some tuples, of the shape of what is on the other side."""
         made = []
+        weights = {w.parts: w for w in computed(self.given).weights}
         for parts, others in known:
+            if parts in weights:
+                made.append(Compound(weights[parts].param(), parts, (), "told"))
+                continue
             name = "+".join([parts[0].name.rpartition(".")[0], *(p.name.rpartition(".")[2] for p in parts)])
             shape = others[0].shape if len(others) == 1 else parts[0].shape
             param = replace(parts[0], name=f"{name}.weight", shape=shape, aliases=(), path=None)
             made.append(Compound(param, parts, (), "told"))
         made = self._renamed(made)
-        self._put(made)
-        self.compounds |= {c.param.name: c for c in made}
+        self.gone = self.gone | {c.param.name for c in made}
+        self._stand(made)
 
     def _renamed(self, made: Sequence[Compound]) -> list[Compound]:
         """The same compounds under names that nothing else has."""
@@ -347,7 +382,7 @@ def _joins(s: int, here: _Side, there: _Side, unstacked: bool) -> Iterator[_Join
         return
     sizes = {_product(k) for k in wanted_layers}
     units: dict[tuple[Any, ...], list[_Place]] = defaultdict(list)
-    for prefix, suffix, row in _rows(here.layers):
+    for prefix, suffix, row in here.rows():
         for members in _windows([layer for layer in row if _key(layer) in spare]):
             if sum(_product(_key(layer)) for layer in members) not in sizes:
                 continue

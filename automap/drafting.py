@@ -172,6 +172,8 @@ class Draft:
                     pair.reasons.extend(compound.doubts())
                 elif p.name in joined.disputed and not (pair.told or pair.pinned):
                     pair.reasons.append("it could be one of those that are joined beside it")
+                if p.name in joined.computing and pair.t.leaf != pair.m.leaf and not (pair.told or pair.pinned):
+                    pair.reasons.append(joined.computing[p.name])
 
     def _doubt_in_words(self, pair: _Pair) -> str:
         if pair.found is not None and pair.found.doubt is not None and pair.found.doubt.alike:
@@ -301,13 +303,16 @@ class Draft:
             if p.name in self.entries:
                 continue
             compound = self.sides[0].compounds.get(p.name)
-            if compound is not None:
-                yield from (
-                    Unmatched(q.name, "no MindSpore parameter is left for it", review=True) for q in compound.parts
-                )
-                continue
             home = next((a for a in p.aliases if a in homes), None)
-            if home is not None:
+            if compound is not None:
+                others = self.sides[0].parts(self.torch.by_name[home]) if home is not None else ()
+                for q in compound.parts:
+                    tied = next((o.name for o in others if o.name in q.aliases), None)
+                    if tied is not None:
+                        yield Unmatched(q.name, f"the same tensor as {tied}", alias_of=tied)
+                    else:
+                        yield Unmatched(q.name, "no MindSpore parameter is left for it", review=True)
+            elif home is not None:
                 yield Unmatched(p.name, f"the same tensor as {home}", alias_of=home)
             elif p.leaf == "num_batches_tracked":
                 yield Unmatched(p.name, "no counterpart in MindSpore")

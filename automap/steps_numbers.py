@@ -25,6 +25,7 @@ from automap.steps import (
     floats,
     listed,
     named,
+    reshaped,
     store,
     values,
 )
@@ -165,19 +166,20 @@ class WeightNorm(Computed):
     """Lengths and directions -> weight, as ``torch.nn.utils.weight_norm`` keeps them (``weight_g``, ``weight_v``, or
     ``original0``, ``original1``): the weight is ``g * v / norm(v)``.
 
-    The norm is over all axes but ``axis``; without it, over all of them (PyTorch's ``dim=None``).
+    The norm is over all axes but ``axis``; without it, over all of them (PyTorch's ``dim=None``). ``lengths`` is the
+    shape of the lengths, which only the inverse needs, if it is not that which PyTorch gives them.
     """
 
     name = "weight_norm"
     required: ClassVar[dict[str, str]] = {}
-    optional: ClassVar = {"axis": "axis"}
+    optional: ClassVar = {"axis": "axis", "lengths": "sizes"}
     given = (2,)
     main = 1
 
     def fit(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
         length, shape = shapes
         axis = args.get("axis")
-        if axis is not None and axis >= len(shape):
+        if (axis is not None and axis >= len(shape)) or list(length) != args.get("lengths", list(length)):
             return None
         return (shape,) if prod(length) == prod(_length_shape(axis, shape)) else None
 
@@ -191,7 +193,9 @@ class WeightNorm(Computed):
             store(self.name, values(v[block]) * _part(factor, block), out[0][block])
 
     def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
-        return Transform("split_norm", args)
+        length, v = shapes
+        unusual = length is not None and (v is None or length != _usual_lengths(args.get("axis"), v))
+        return Transform("split_norm", {**args, "lengths": length} if unusual else args)
 
 
 class SplitNorm(Computed):
@@ -199,7 +203,7 @@ class SplitNorm(Computed):
 
     name = "split_norm"
     required: ClassVar[dict[str, str]] = {}
-    optional: ClassVar = {"axis": "axis"}
+    optional: ClassVar = {"axis": "axis", "lengths": "sizes"}
     given = (1,)
     made = 2
 
@@ -207,7 +211,9 @@ class SplitNorm(Computed):
         axis, (shape,) = args.get("axis"), shapes
         if axis is not None and axis >= len(shape):
             return None
-        return (_length_shape(axis, shape) if axis is not None else (), shape)
+        usual = _usual_lengths(axis, shape)
+        lengths = tuple(args.get("lengths", usual))
+        return (lengths, shape) if prod(lengths) == prod(usual) else None
 
     def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
         norm = _norm(arrays[0], args.get("axis"))
@@ -293,11 +299,12 @@ class FoldNorm(Computed):
     weight and the bias of the one layer that does the same in evaluation.
 
     ``axis`` is that of the output channels in the weight: 0 if it is not given, 1 for a transposed convolution.
+    ``shape`` is the one that the weight comes out in, if it is another.
     """
 
     name = "fold_norm"
     required: ClassVar = {"eps": "number"}
-    optional: ClassVar = {"axis": "axis"}
+    optional: ClassVar = {"axis": "axis", "shape": "sizes"}
     given = (5, 6)
     made = 2
 
@@ -305,7 +312,8 @@ class FoldNorm(Computed):
         axis, shape = args.get("axis", 0), shapes[0]
         if axis >= len(shape) or set(shapes[1:]) != {(shape[axis],)}:
             return None
-        return (shape, (shape[axis],))
+        made = tuple(args.get("shape", shape))
+        return (made, (shape[axis],)) if prod(made) == prod(shape) else None
 
     def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
         weight, *rest = arrays
@@ -317,11 +325,20 @@ class FoldNorm(Computed):
         store(self.name, (bias - mean) * factor + beta, out[1])
         shape = [1] * weight.ndim
         shape[args.get("axis", 0)] = -1
+        made = reshaped(out[0], weight.shape)
+        made = np.empty(weight.shape, out[0].dtype) if made is None else made
         for block in blocks(weight.shape):
-            store(self.name, values(weight[block]) * _part(factor.reshape(shape), block), out[0][block])
+            store(self.name, values(weight[block]) * _part(factor.reshape(shape), block), made[block])
+        if not np.may_share_memory(made, out[0]):
+            out[0][...] = made.reshape(out[0].shape)
 
     def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
         raise TransformError("fold_norm has no inverse: a folded weight does not tell its parts")
+
+
+def _usual_lengths(axis: int | None, shape: Shape) -> Shape:
+    """The shape that PyTorch gives the lengths."""
+    return _length_shape(axis, shape) if axis is not None else ()
 
 
 def _length_shape(axis: int | None, shape: Shape) -> Shape:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn.utils import parametrize
 
 from automap.dtypes import BFLOAT16, Array
 from automap.errors import ConversionError, SourceError
@@ -54,7 +55,11 @@ def listing_of(model: torch.nn.Module, source: str = "") -> Listing:
     modules = dict(model.named_modules(remove_duplicate=False))
     params = []
     for name, tensor in tensors.items():
-        owner = modules.get(name.rpartition(".")[0])
+        # What a parametrization computes a weight from belongs to the layer of the weight.
+        parametrized = (
+            f".{name}".rpartition(".parametrizations.")[0].removeprefix(".") if "parametrizations." in name else None
+        )
+        owner = modules.get(name.rpartition(".")[0] if parametrized is None else parametrized)
         params.append(
             Param(
                 name=name,
@@ -62,7 +67,7 @@ def listing_of(model: torch.nn.Module, source: str = "") -> Listing:
                 shape=None if torch.nn.parameter.is_lazy(tensor) else tuple(tensor.shape),
                 dtype=dtype_name(tensor.dtype),
                 kind="parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer",
-                owner=None if owner is None else type(owner).__name__,
+                owner=None if owner is None else parametrize.type_before_parametrizations(owner).__name__,
                 aliases=aliases.get(name, ()),
             )
         )

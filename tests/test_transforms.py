@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +142,9 @@ def add(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
 def split_norm(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
     shape = draw(st.lists(st.integers(1, 3), min_size=1, max_size=4).map(tuple))
     axis = draw(st.none() | st.integers(0, len(shape) - 1))
-    args = {} if axis is None else {"axis": axis}
+    args: dict[str, Any] = {} if axis is None else {"axis": axis}
+    if draw(st.booleans()):
+        args["lengths"] = [1] if axis is None else [1, shape[axis]]
     return Transform("split_norm", args), [filled(shape, draw(FLOATS), 1)]
 
 
@@ -149,7 +152,8 @@ def split_norm(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
 def weight_norm(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
     apart, arrays = draw(split_norm())
     length, weight = transforms.apply([apart], arrays)
-    return Transform("weight_norm", apart.args), [filled(length.shape, draw(FLOATS), 2), weight]
+    args = {k: v for k, v in apart.args.items() if k == "axis" or draw(st.booleans())}
+    return Transform("weight_norm", args), [filled(length.shape, draw(FLOATS), 2), weight]
 
 
 @st.composite
@@ -175,6 +179,8 @@ def fold_norm(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
     shape = draw(st.lists(st.integers(1, 3), min_size=2, max_size=4).map(tuple))
     axis = draw(st.integers(0, 1))
     args = {"eps": 1e-5, **({"axis": axis} if axis or draw(st.booleans()) else {})}
+    if draw(st.booleans()):
+        args["shape"] = [1, *shape]
     rest = draw(st.integers(4, 5))
     return Transform("fold_norm", args), [filled(shape, draw(FLOATS))] + [filled((shape[axis],))] * rest
 
