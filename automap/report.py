@@ -36,6 +36,23 @@ _DONE = {
     "stack": "stacked",
     "unstack": "unstacked",
     "reorder": "in another order",
+    "unflatten": "rearranged",
+    "flatten": "rearranged",
+    "take": "rearranged",
+    "reverse": "rearranged",
+    "pad": "filled up",
+    "slice": "cut",
+    "expand": "expanded",
+    "collapse": "collapsed",
+    "resize": "interpolated",
+    "cast": "cast",
+    "scale": "scaled",
+    "add": "added up",
+    "weight_norm": "merged with a norm",
+    "split_norm": "split into norm and direction",
+    "spectral_norm": "divided by a norm",
+    "lora": "merged with LoRA",
+    "fold_norm": "merged with a normalisation",
 }
 
 #: What each part of the evidence looks at.
