@@ -62,6 +62,12 @@ def _file_or_folder(context: click.Context, option: click.Parameter, path: str) 
 @click.option("--allow-overflow", is_flag=True, help="Let values pass that are out of the range of their new type.")
 @fitting_given
 @click.option(
+    "--merge-lora",
+    metavar="alpha=ALPHA",
+    help="Merge LoRA adapters into their weights; ',adapter=NAME' names one of several, ',rooted' takes alpha over the "
+    "square root of the rank.",
+)
+@click.option(
     "--shard-size",
     metavar="SIZE",
     help="How much a file of the folder holds at most (4GB, 500MB); without it, the files are those of CHECKPOINT.",
@@ -93,6 +99,7 @@ def convert(
     resize_as: tuple[str, ...],
     pad_vocab: dict[str, float] | None,
     cut_vocab: bool,
+    merge_lora: str | None,
     shard_size: str | None,
     file_format: str,
     resume: bool,
@@ -131,6 +138,7 @@ def convert(
             resize=[*resize_as, ""] if resize else resize_as,
             pad_vocab=pad_vocab,
             cut_vocab=cut_vocab,
+            merge_lora=merge_lora,
             shard_size=shard_size,
             format=file_format,
             resume=resume,

@@ -19,6 +19,7 @@ from automap.errors import ConversionError
 from automap.executing import in_memory
 from automap.fitting import Wishes
 from automap.graph import Framework
+from automap.lora import Merge
 from automap.planning import TITLES, AnyMapping, Planner, as_mapping, open_state, prefix_change, renamed
 from automap.specs import framework_of, is_model
 from automap.streaming import Options, Progress, checked_name, parse_size, write
@@ -52,6 +53,7 @@ def apply(
     resize: Names = False,
     pad_vocab: float | Dict[str, float] | None = None,
     cut_vocab: Names = False,
+    merge_lora: Any = None,
     report: ConversionReport | None = None,
 ) -> dict[str, Any]:
     """Convert a state dict.
@@ -76,6 +78,9 @@ def apply(
         pad_vocab: the value to fill new rows with where the target's vocabulary is longer, or patterns of names with a
             value each. Without it, another length is an error.
         cut_vocab: True, or patterns of names: drop the last rows where the target's vocabulary is shorter.
+        merge_lora: merge the low-rank adaptations in the state dict into their weights: their alpha, or a dict with
+            ``alpha``, ``adapter`` (its name, where there are several) and ``rooted`` (alpha is over the square root of
+            the rank). The mapping is then that of the network without them.
         report: filled in with what was changed. Without one, a loss that nobody asked for is warned about.
 
     Returns:
@@ -91,7 +96,7 @@ def apply(
     planner = Planner(as_mapping(mapping), reverse, target, dtype, allow_nan, allow_overflow, wishes, filled)
     if framework not in (None, "numpy", *TITLES):
         raise ConversionError(f"there is no framework {framework!r}: there are mindspore, torch and numpy")
-    arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping.given)))
+    arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping.given, Merge.of(merge_lora))))
     out: dict[str, Any] = {}
     framework = framework or planner.mapping.made
     if framework == "numpy":
@@ -119,6 +124,7 @@ def load(
     resize: Names = False,
     pad_vocab: float | Dict[str, float] | None = None,
     cut_vocab: Names = False,
+    merge_lora: Any = None,
 ) -> LoadReport:
     """Convert a state dict, load it into a network, and look whether every parameter arrived.
 
@@ -131,6 +137,7 @@ def load(
         resize: as for ``apply``; so are the next two.
         pad_vocab: how to fill a longer vocabulary.
         cut_vocab: what may be cut.
+        merge_lora: as for ``apply``.
 
     Raises:
         ConversionError: as for ``apply``, or a parameter did not arrive; in the former case the network is untouched.
@@ -142,7 +149,7 @@ def load(
     mapping, filled = as_mapping(mapping), ConversionReport()
     wishes = Wishes.of(resize, pad_vocab, cut_vocab)
     planner = Planner(mapping, mapping.made != framework, net, None, allow_nan, allow_overflow, wishes, filled)
-    arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping.given)))
+    arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping.given, Merge.of(merge_lora))))
     edge = _edge(framework)
     edge.load_state(net, arrays)
     # What the frameworks return is not proof: MindSpore only logs what it did not load.
@@ -170,6 +177,7 @@ def convert(
     resize: Names = False,
     pad_vocab: float | Dict[str, float] | None = None,
     cut_vocab: Names = False,
+    merge_lora: Any = None,
     shard_size: str | int | None = None,
     format: str = "safetensors",
     resume: bool = False,
@@ -197,6 +205,7 @@ def convert(
         resize: as for ``apply``; so are the next two.
         pad_vocab: how to fill a longer vocabulary.
         cut_vocab: what may be cut.
+        merge_lora: as for ``apply``.
         shard_size: how many bytes of tensors a file of the folder has at most (``"4GB"``). Without it, there are as
             many files as the checkpoint has.
         format: ``"safetensors"`` or ``"ckpt"``, for the files of the folder.
@@ -228,7 +237,7 @@ def convert(
         progress,
     )
     checked_name(where, options.suffix, planner.mapping.made)
-    plan = planner.plan(open_state(source_path, planner.mapping.given))
+    plan = planner.plan(open_state(source_path, planner.mapping.given, Merge.of(merge_lora)))
     return write(plan, source_path, where, planner.mapping.needs_review, options)
 
 

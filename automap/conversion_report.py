@@ -17,6 +17,7 @@ class ConversionReport:
         reshaped: new parameters that the mapping only renames, and that took the target's shape because the two differ
             in dimensions of size 1 alone.
         fitted: what else was done to new parameters so that they fit the target, by name: interpolated, filled up ...
+        merged: weights of the state dict that LoRA was merged into, by their names without it.
         left_out: tensors of the state dict that the new one lacks, with the reason.
         not_made: parameters of the other side that nothing was made for, with the reason.
         prefix: what was taken from the front of every name of the state dict, and what was put there instead.
@@ -27,6 +28,7 @@ class ConversionReport:
     underflow: dict[str, int] = field(default_factory=dict)
     reshaped: list[str] = field(default_factory=list)
     fitted: dict[str, str] = field(default_factory=dict)
+    merged: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     not_made: dict[str, str] = field(default_factory=dict)
     prefix: tuple[str, str] = ("", "")
@@ -42,6 +44,8 @@ class ConversionReport:
         if self.fitted:
             names = ", ".join(f"{name} ({what})" for name, what in self.fitted.items())
             parts.append(f"{len(self.fitted)} fitted to the target: {names}")
+        if self.merged:
+            parts.append(f"LoRA merged into {len(self.merged)} weight(s)")
         if self.left_out:
             parts.append(f"{len(self.left_out)} left out")
         if any(self.prefix):

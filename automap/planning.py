@@ -21,6 +21,7 @@ from automap.dtypes import HELD, check_cast, dtype_name, is_float, is_packed, pa
 from automap.errors import ConversionError, MappingError, SourceError, TransformError
 from automap.fitting import Fitter, MisfitError, Wishes
 from automap.graph import Framework, Listing, Param, Shape
+from automap.lora import Merge, MergedSource, is_part
 from automap.mapping import Entry, Mapping
 from automap.sources import Source
 from automap.stored import Sliced, Stored
@@ -34,6 +35,7 @@ TITLES: dict[Framework, str] = {"torch": "PyTorch", "mindspore": "MindSpore"}
 #: What can be wrong with a tensor, and what to do about it.
 _FAULTS = {
     "absent from it": "is it a checkpoint of this model?",
+    "of LoRA": "merge_lora=ALPHA (--merge-lora alpha=ALPHA) merges it into the weight beside it",
     "in it but not in the mapping": 'match each in the mapping, or list it under "unmatched" with the reason',
     "not zero and without a counterpart": 'match each, or remove its "review" from the mapping if it can be dropped',
     "another name of a tied weight with other values": "match each in the mapping",
@@ -203,6 +205,8 @@ class Planner:
             SourceError: the source has no tensors.
         """
         faults = Faults(source.text)
+        if isinstance(source, MergedSource):
+            self.report.merged.extend(source.merged)
         tensors, listed = self._in_the_mappings_names(source)
         found = self._find(tensors, listed)
         for name, tensor in found.items():
@@ -272,6 +276,11 @@ class Planner:
                 why = "a state of an optimizer"
             elif tied is not None:
                 why = f"another name of {tied}"
+            elif is_part(name) and self.report.merged:
+                why = "of a LoRA adapter that is not merged"
+            elif is_part(name):
+                faults.add("of LoRA", name)
+                continue
             else:
                 faults.add("in it but not in the mapping", f"{name} {list(tensor.shape)}")
                 continue
@@ -394,15 +403,18 @@ def as_mapping(mapping: AnyMapping) -> Mapping:
     return Mapping.read(mapping)
 
 
-def open_state(state_dict: Any, given: Framework) -> Source:
-    """The tensors to convert. Raises ConversionError where they are those of the framework that is to be made."""
+def open_state(state_dict: Any, given: Framework, merge: Merge | None = None) -> Source:
+    """The tensors to convert, LoRA merged if that is asked for.
+
+    Raises ConversionError where they are those of the framework that is to be made, or cannot be merged.
+    """
     try:
         source = sources.open_source(state_dict, None)
     except SourceError:  # it does not tell its framework, or something is wrong with it that is said again here
         source = sources.open_source(state_dict, given)
     if source.framework != given:
         raise turned_round(source.text, source.framework)
-    return source
+    return source if merge is None else MergedSource(source, merge)
 
 
 def _dtype(value: object) -> str:
