@@ -11,6 +11,7 @@ from typing import Any
 from automap.compounds import Joined
 from automap.graph import Param
 from automap.layers import Layer, bare_names, common_module, core, modules_above
+from automap.leftovers import Free, adding_up, joined, other_forms
 from automap.mapping import Entry, RunnerUp, Unmatched
 from automap.matching import Doubt
 from automap.names import split_leaf
@@ -94,6 +95,7 @@ class Draft:
         self.torch, self.mindspore, self.settled, self.states = torch.listing, mindspore.listing, settled, states
         self.entries: dict[str, _Pair] = {}
         self.taken: set[str] = set()
+        self.late: list[Entry] = []  # of what no layer has as it is
 
     def _add(self, pair: _Pair) -> None:
         self.entries[pair.t.name] = pair
@@ -146,9 +148,12 @@ class Draft:
 
     def finished(self) -> Iterator[Entry]:
         """The entries, in the order of PyTorch's listing."""
+        late = {e.torch[0]: e for e in self.late}
         for p in self.torch:
             if p.name in self.entries:
                 yield self.entries[p.name].entry(*self.sides)
+            elif p.name in late:
+                yield late[p.name]
 
     # ------------------------------------------------------------------------------------------------------- judgement
 
@@ -165,12 +170,13 @@ class Draft:
         self.shared: set[str] = set()
         self.joined = dict(self._joined())
         self._pieces_in_doubt()
+        self._add_late()
         for pair in self.entries.values():
-            for joined, p in zip(self.sides, (pair.t, pair.m), strict=True):
-                compound = joined.compounds.get(p.name)
+            for side, p in zip(self.sides, (pair.t, pair.m), strict=True):
+                compound = side.compounds.get(p.name)
                 if compound is not None and not pair.told:
                     pair.reasons.extend(compound.doubts())
-                elif p.name in joined.disputed and not (pair.told or pair.pinned):
+                elif p.name in side.disputed and not (pair.told or pair.pinned):
                     pair.reasons.append("it could be one of those that are joined beside it")
                 if p.name in joined.computing and pair.t.leaf != pair.m.leaf and not (pair.told or pair.pinned):
                     pair.reasons.append(joined.computing[p.name])
@@ -232,14 +238,15 @@ class Draft:
                 near = below.get(around(w), [])
                 if len(near) > BESIDE:
                     continue
-                parts = _adding_up(w, [p for p in near if p.name in loose and p.name not in used])
+                parts = adding_up(w, [p for p in near if p.name in loose and p.name not in used])
                 if parts:
+                    self.late.append(joined(w, parts, turned=listing is self.mindspore))
                     used.update(p.name for p in parts)
                     yield w.name, tuple(p.name for p in parts)
                     for p in parts:
                         yield p.name, (w.name,)
                 else:  # pieces that are matched to something else are in doubt
-                    self.shared.update(p.name for p in _adding_up(w, near))
+                    self.shared.update(p.name for p in adding_up(w, near))
         # And what is matched although pieces that nobody claims would add up to it.
         for free, around, of in ((free_t, around_t, "m"), (free_m, around_m, "t")):
             claimless: dict[str, list[Param]] = defaultdict(list)
@@ -248,8 +255,18 @@ class Draft:
             for pair in self.entries.values():
                 one: Param = getattr(pair, of)
                 near = [p for m in modules_above(one.name) if m for p in claimless.get(m, ())]
-                if one.shape and len(near) <= BESIDE and _adding_up(one, near):
+                if one.shape and len(near) <= BESIDE and adding_up(one, near):
                     self.shared.add(one.name)
+
+    def _add_late(self) -> None:
+        """Entries for what is left over and still belongs together."""
+        gone_t = {n for e in self.late for n in e.torch} | self.entries.keys() | self.sides[0].compounds.keys()
+        gone_m = {n for e in self.late for n in e.mindspore} | self.taken | self.states | self.sides[1].compounds.keys()
+        free_t = [p for p in self.torch if p.name not in gone_t and p.shape is not None and not _is_computed(p)]
+        free_m = [p for p in self.mindspore if p.name not in gone_m and p.shape is not None and not _is_computed(p)]
+        if free_t and free_m:
+            around_t, around_m = self._around()
+            self.late += other_forms(Free(free_t, around_t), Free(free_m, around_m))
 
     def _around(self) -> tuple[Any, Any]:
         """For a name of either side: the module of the other side that its nearest matched neighbours are in."""
@@ -296,11 +313,12 @@ class Draft:
 
     def unmatched_torch(self) -> Iterator[Unmatched]:
         homes = {pair.t.name: pair.m.name for pair in self.entries.values()}
+        late = {name for e in self.late for name in e.torch}
         shapes: dict[Any, list[str]] = defaultdict(list)
         for t in homes:
             shapes[self.torch.by_name[t].shape].append(t)
         for p in self.torch:
-            if p.name in self.entries:
+            if p.name in self.entries or p.name in late:
                 continue
             compound = self.sides[0].compounds.get(p.name)
             home = next((a for a in p.aliases if a in homes), None)
@@ -316,8 +334,6 @@ class Draft:
                 yield Unmatched(p.name, f"the same tensor as {home}", alias_of=home)
             elif p.leaf == "num_batches_tracked":
                 yield Unmatched(p.name, "no counterpart in MindSpore")
-            elif p.name in self.joined:
-                yield Unmatched(p.name, self._joined_in_words(p.name), review=True)
             elif _is_computed(p):
                 yield Unmatched(p.name, "a table or mask that MindSpore computes")
             else:
@@ -328,8 +344,9 @@ class Draft:
 
     def unmatched_mindspore(self) -> Iterator[Unmatched]:
         shapes = {core(p.shape) for p in self.torch}
+        late = {name for e in self.late for name in e.mindspore}
         for p in self.mindspore:
-            if p.name in self.taken:
+            if p.name in self.taken or p.name in late:
                 continue
             compound = self.sides[1].compounds.get(p.name)
             if compound is not None:
@@ -338,20 +355,12 @@ class Draft:
                 )
             elif p.name in self.states:
                 yield Unmatched(p.name, "the state of an optimizer")
-            elif p.name in self.joined:
-                yield Unmatched(p.name, self._joined_in_words(p.name), review=True)
             elif _is_computed(p):
                 yield Unmatched(p.name, "a table or mask that PyTorch computes")
             elif p.shape is not None and core(p.shape) not in shapes:
                 yield Unmatched(p.name, f"no PyTorch parameter has its shape {list(p.shape)}", review=True)
             else:
                 yield Unmatched(p.name, "no PyTorch parameter is left for it", review=True)
-
-    def _joined_in_words(self, name: str) -> str:
-        partners = self.joined[name]
-        if len(partners) == 1:
-            return f"seems to be a part of {partners[0]}; automap maps one to one so far"
-        return f"seems to be {', '.join(partners)} joined; automap maps one to one so far"
 
 
 def _slots(a: Layer, b: Layer) -> Iterator[tuple[str, Param, Param]]:
@@ -394,24 +403,3 @@ def _are_siblings(a: str, b: str) -> bool:
     """Whether two parameters' layers stand in one module."""
     x, y = split_leaf(a)[0], split_leaf(b)[0]
     return x.rpartition(".")[0] == y.rpartition(".")[0] and x.rpartition(".")[0] != ""
-
-
-def _adding_up(whole: Param, pieces: Sequence[Param]) -> list[Param]:
-    """Consecutive pieces whose shapes add up to the whole along one axis (at least two), or nothing."""
-    a = whole.shape or ()
-    for start in range(len(pieces)):
-        for axis in range(len(a)):
-            total, parts = 0, []
-            for p in pieces[start:]:
-                b = p.shape or ()
-                if len(b) != len(a) or any(x != y for d, (x, y) in enumerate(zip(a, b, strict=True)) if d != axis):
-                    continue
-                if p.leaf != pieces[start].leaf:
-                    continue
-                parts.append(p)
-                total += b[axis]
-                if total >= a[axis]:
-                    break
-            if total == a[axis] and len(parts) > 1:
-                return parts
-    return []
