@@ -150,7 +150,8 @@ def trace(
     "pins",
     multiple=True,
     metavar="T=M",
-    help="A PyTorch name and its MindSpore name, or patterns with *, that must be matched. Repeatable.",
+    help="A PyTorch name and its MindSpore name, or patterns with *, that must be matched; several names with commas "
+    "between them are joined in that order. Repeatable.",
 )
 @factory_arguments
 @inputs_given
@@ -310,10 +311,16 @@ def _next_steps(mapping: Mapping, output: str, torch: str, mindspore: str, prove
     return ["", "next:", *(f"  {what:<{width}}  {command}" for what, command in steps)]
 
 
+#: Names of a joined entry that are still offered as a pin.
+SHORT = 6
+
+
 def _first_to_review(mapping: Mapping) -> tuple[str, str] | None:
     """The first name that a person has to look at, and a pin that would settle it."""
     for entry in mapping.reviewed:
-        return entry.torch[0], f"{entry.torch[0]}=NAME"
+        several = 2 < len(entry.torch) + len(entry.mindspore) <= SHORT
+        pin = f"{','.join(entry.torch)}={','.join(entry.mindspore)}" if several else f"{entry.torch[0]}=NAME"
+        return entry.torch[0], pin
     for item in mapping.unmatched_torch:
         if item.review:
             return item.name, f"{item.name}=NAME"

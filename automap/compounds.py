@@ -22,7 +22,7 @@ from typing import Any
 
 from automap.errors import TransformError
 from automap.graph import Listing, Param, Shape
-from automap.layers import Layer, core, layers_of
+from automap.layers import Layer, core, gates_apart, layers_of
 from automap.names import PROJECTIONS, is_attention_word, split_leaf, tokens
 from automap.reparametrised import Computed, computed, decided
 from automap.transforms import Transform, inverse, shape_after
@@ -183,7 +183,8 @@ def join(
     settled = settled or {}
     ours = {*settled, *(p.name for ts, _, _ in told for p in ts)}
     theirs = {*settled.values(), *apart, *(p.name for _, ms, _ in told for p in ms)}
-    sides = [_Side(torch, ours), _Side(mindspore, theirs)]
+    gates = gates_apart(torch.parameters, mindspore.parameters)
+    sides = [_Side(torch, ours, gates), _Side(mindspore, theirs, gates)]
     sides[0].bundle([(ts, ms) for ts, ms, _ in told if len(ts) > 1])
     sides[1].bundle([(ms, ts) for ts, ms, _ in told if len(ms) > 1])
     for side, kept in zip(sides, decided(torch, mindspore, (ours, theirs)), strict=True):
@@ -201,8 +202,8 @@ def join(
 class _Side:
     """One side: its layers, how many there are of each shape, and what was joined."""
 
-    def __init__(self, listing: Listing, gone: set[str]) -> None:
-        self.given, self.framework, self.gone = listing, listing.framework, gone
+    def __init__(self, listing: Listing, gone: set[str], gates: bool) -> None:
+        self.framework, self.gone, self.gates = listing.framework, gone, gates
         self.compounds: dict[str, Compound] = {}
         self.disputed: set[str] = set()
         self.computing: dict[str, str] = {}
@@ -212,7 +213,7 @@ class _Side:
         self.known = all(layer.main[1].shape is not None for layer in self.layers)
 
     def _count(self) -> None:
-        self.layers = layers_of([p for p in self.listing if p.name not in self.gone], self.framework)
+        self.layers = layers_of([p for p in self.listing if p.name not in self.gone], self.framework, self.gates)
         self.have = Counter(_key(layer) for layer in self.layers)
         self.siblings: dict[Hashable, list[Layer]] = defaultdict(list)
         for layer in self.layers:

@@ -114,13 +114,14 @@ class Draft:
         left: list[Layer],
         right: list[Layer],
         found: dict[tuple[int, int], Found],
+        pinned: bool = False,
     ) -> None:
-        """Pairs that running the networks has told, with the transform that it took; compounds stand for several."""
+        """Pairs that pins or a run have told, with the transform that it took; compounds stand for several."""
         of_t = {p.name: i for i, layer in enumerate(left) for p in layer.slots.values()}
         of_m = {p.name: j for j, layer in enumerate(right) for p in layer.slots.values()}
         for t, m, chain in ways:
             if self._free(t, m):
-                pair = _Pair(t, m, found.get((of_t.get(t.name, -1), of_m.get(m.name, -1))), told=True, transform=chain)
+                pair = _Pair(t, m, found.get((of_t.get(t.name, -1), of_m.get(m.name, -1))), pinned, True, chain)
                 self._add(pair)
 
     def add_layers(self, left: list[Layer], right: list[Layer], found: dict[tuple[int, int], Found]) -> None:

@@ -15,7 +15,7 @@ from automap.compounds import Told, join
 from automap.drafting import Draft, Found
 from automap.errors import InputError, SourceError
 from automap.graph import Listing
-from automap.layers import Layer, bare_paths, layers_of
+from automap.layers import Layer, bare_paths, gates_apart, layers_of
 from automap.listing_files import FRAMEWORK_NAMES
 from automap.mapping import Mapping, Side
 from automap.matching import Doubt, Matcher, Solution
@@ -152,20 +152,22 @@ def match(
         PinError: a pin that cannot be used.
     """
     settled = pinned.resolve(pins, torch, mindspore)
-    back = set(settled.values())
-    ways = [w for w in ways if not any(t.name in settled for t in w[0]) and not any(m.name in back for m in w[1])]
+    joined = pinned.several(pins, torch, mindspore)
+    ways = _besides(joined, settled, ways)
     states = [p for p in mark_optimizer_states(mindspore.parameters) if p.kind == "optimizer"]
     apart = {p.name for p in states}
     ours, theirs = join(torch, mindspore, settled, apart, ways, ignore_names)
     told = [(ours.standing_for(ts), theirs.standing_for(ms), chain) for ts, ms, chain in ways]
-    left = layers_of(ours.listing.parameters, "torch")
-    right = layers_of([p for p in theirs.listing if p.name not in apart], "mindspore")
+    gates = gates_apart(torch.parameters, mindspore.parameters)
+    left = layers_of(ours.listing.parameters, "torch", gates)
+    right = layers_of([p for p in theirs.listing if p.name not in apart], "mindspore", gates)
     found = _match_layers(
         left, right, _forced({t.name: m.name for t, m, _ in told} | settled, left, right), ignore_names
     )
     draft = Draft(ours, theirs, settled, apart)
     draft.add_pins()
-    draft.add_told(told, left, right, found)
+    draft.add_told(told[: len(joined)], left, right, found, pinned=True)
+    draft.add_told(told[len(joined) :], left, right, found)
     draft.add_layers(left, right, found)
     draft.add_leftovers()
     draft.judge()
@@ -177,6 +179,14 @@ def match(
         tuple(draft.unmatched_mindspore()),
         tuple(pins),
     )
+
+
+def _besides(pinned: list[Told], settled: Dict[str, str], ways: Sequence[Told]) -> list[Told]:
+    """What pins of several names say, and of what running the networks told that which no pin is about."""
+    ours = {*settled, *(t.name for ts, _, _ in pinned for t in ts)}
+    theirs = {*settled.values(), *(m.name for _, ms, _ in pinned for m in ms)}
+    free = (w for w in ways if ours.isdisjoint(t.name for t in w[0]) and theirs.isdisjoint(m.name for m in w[1]))
+    return [*pinned, *free]
 
 
 # ----------------------------------------------------------------------------------------------------- layers to layers

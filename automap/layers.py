@@ -7,7 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from automap.graph import Param, Shape, ancestors
-from automap.names import STATISTICS, TOP_LEVEL_SLOTS, slot_of, split_leaf, tokens
+from automap.names import RECURRENT, STATISTICS, TOP_LEVEL_SLOTS, slot_of, split_leaf, tokens
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,26 @@ class Layer:
         return tuple(self.path.split(".")) if self.path else ()
 
 
-def layers_of(parameters: Sequence[Param], framework: str) -> list[Layer]:
-    """The layers of a listing in definition order."""
+def gates_apart(torch: Sequence[Param], mindspore: Sequence[Param]) -> bool:
+    """Whether only one side has recurrent layers: then the other has their gates as layers of their own."""
+    have = [any(RECURRENT.match(p.leaf) for p in side) for side in (torch, mindspore)]
+    return have[0] != have[1]
+
+
+def layers_of(parameters: Sequence[Param], framework: str, gates: bool = False) -> list[Layer]:
+    """The layers of a listing in definition order.
+
+    Args:
+        gates: what a recurrent layer does to its input and to its state are two layers (of four gates each, in an
+            LSTM), as :func:`gates_apart` tells.
+    """
     grouped: dict[str, dict[str, Param]] = {}
     words: dict[str, set[str]] = defaultdict(set)
     for p in parameters:
         path, leaf = split_leaf(p.name)
+        if gates and (found := RECURRENT.match(leaf)):
+            leaf = found[1]
+            path = ".".join(filter(None, (path, p.leaf.removeprefix(f"{leaf}_"))))
         slot = slot_of(leaf)
         slots = grouped.setdefault(path, {})
         if slot in slots:  # two words for one slot in one module: the second keeps a layer of its own

@@ -230,8 +230,8 @@ def _other_choice(entry: Entry, other: RunnerUp) -> tuple[str, str]:
 
 
 def _is_pinned(entry: Entry, pin: str) -> bool:
-    pattern = pin.partition("=")[0]
-    return any(fnmatchcase(name, pattern) for name in entry.torch)
+    patterns = [text.strip() for text in pin.partition("=")[0].split(",")]
+    return any(fnmatchcase(name, pattern) for name in entry.torch for pattern in patterns)
 
 
 def _spoken(key: str, value: Any) -> str:

@@ -285,3 +285,92 @@ def test_words_that_tell_pieces_apart() -> None:
     assert spelled(["query", "key"], "keyquery") == [1, 0]
     assert spelled(["a", "b"], "xaxb") is None
     assert spelled(["q", "q"], "qq") is None
+
+
+# --------------------------------------------------------------------------------------------------- what is left over
+
+
+def test_the_biases_of_projections_that_stand_apart() -> None:
+    """Where keys and values have widths of their own, the framework's attention joins only the biases."""
+    torch = "attn.q_proj_weight 8x8; attn.k_proj_weight 8x5; attn.v_proj_weight 8x6; attn.in_proj_bias 24; "
+    torch += layers("attn.out_proj")
+    mindspore = "attn.q.weight 8x8; attn.q.bias 8; attn.k.weight 8x5; attn.k.bias 8; attn.v.weight 8x6; attn.v.bias 8; "
+    mindspore += layers("attn.out")
+    mapping = mapped(torch, mindspore)
+    assert named(mapping, "attn.in_proj_bias")[1] == ["attn.q.bias", "attn.k.bias", "attn.v.bias"]
+    assert entry(mapping, "layers.0.attn.in_proj_bias").review
+    fits(mapping, network("torch", torch), network("mindspore", mindspore))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_gates_of_a_recurrent_layer_apart(turned: bool) -> None:
+    whole = "rnn.weight_ih_l0 32x5; rnn.weight_hh_l0 32x8; rnn.bias_ih_l0 32; rnn.bias_hh_l0 32"
+    apart = "; ".join(f"rnn.{w}{g}.weight 8x{n}; rnn.{w}{g}.bias 8" for w, n in (("x", 5), ("h", 8)) for g in "ifgo")
+    sides = (apart, whole) if turned else (whole, apart)
+    mapping = mapped(*sides)
+    fits(mapping, network("torch", sides[0]), network("mindspore", sides[1]))
+    assert named(mapping, "rnn.weight_ih_l0")[not turned] == [f"rnn.x{g}.weight" for g in "ifgo"]
+    assert all(e.review for e in mapping.entries if len(e.torch) + len(e.mindspore) > 2)
+
+
+@pytest.mark.parametrize(
+    ("torch", "mindspore", "ops"),
+    [
+        ("8x3x4x4", "8x48", ["reshape"]),
+        ("8x3x4x4", "48x8", ["reshape", "transpose"]),
+        ("8x48", "8x3x4x4", ["reshape"]),
+        ("48x8", "8x3x4x4", ["transpose", "reshape"]),
+    ],
+)
+def test_a_patch_embedding_as_a_convolution_and_as_a_dense_layer(torch: str, mindspore: str, ops: list[str]) -> None:
+    sides = [network(f, layers("attn.q")) for f in ("torch", "mindspore")]
+    for k, (framework, form) in enumerate((("torch", torch), ("mindspore", mindspore))):
+        patch = listing(framework, f"patch.proj.weight {form}; patch.proj.bias 8")
+        sides[k] = Listing(framework, patch.parameters + sides[k].parameters)
+    mapping = match(*sides)
+    e = entry(mapping, "patch.proj.weight")
+    assert [t.op for t in e.transform] == ops
+    assert e.review
+    assert "in which order" in e.why
+    assert entry(mapping, "patch.proj.bias").mindspore == ("patch.proj.bias",)
+    fits(mapping, *sides)
+
+
+@pytest.mark.parametrize("forms", [("1", "8"), ("8", "1")])
+def test_a_slope_for_all_channels_and_one_for_each(forms: tuple[str, str]) -> None:
+    sides = [
+        network(f, f"{layers('attn.q')}; act.{w} {n}")
+        for f, w, n in zip(("torch", "mindspore"), ("weight", "w"), forms, strict=True)
+    ]
+    e = entry(match(*sides), "layers.1.act.weight")
+    assert e.mindspore == ("layers.1.act.w",)
+    assert [t.op for t in e.transform] == ["expand" if forms[0] == "1" else "collapse"]
+    assert e.review
+
+
+def test_a_padded_vocabulary_and_longer_positions_are_said_with_their_numbers() -> None:
+    sides = []
+    for framework, words, places in (("torch", 30, 7), ("mindspore", 32, 9)):
+        tables = listing(framework, f"tokens.weight {words}x8; positions.weight {places}x8")
+        rest = [
+            p
+            for p in network(framework, layers("attn.q"))
+            if not p.name.startswith("embed") and p.name != "head.weight"
+        ]
+        sides.append(Listing(framework, (*tables, *rest)))
+    mapping = match(*sides)
+    for name, a, b in (("tokens", 30, 32), ("positions", 7, 9)):
+        e = entry(mapping, f"{name}.weight")
+        assert e.review
+        assert str(a) in e.why
+        assert str(b) in e.why
+        assert e.transform == ()
+
+
+def test_kernels_with_channels_last() -> None:
+    torch = "; ".join(f"mix.c{i}.weight {o}x{n}x3x3" for i, (o, n) in enumerate(((8, 4), (8, 8), (3, 3))))
+    mindspore = "; ".join(f"mix.c{i}.weight 3x3x{n}x{o}" for i, (o, n) in enumerate(((8, 4), (8, 8), (3, 3))))
+    mapping = mapped(torch, mindspore)
+    for i in range(3):  # the last one has the same shape in any order: as its siblings
+        (turn,) = entry(mapping, f"layers.1.mix.c{i}.weight").transform
+        assert turn.args["axes"] == [2, 3, 1, 0]

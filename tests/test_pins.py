@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from networks import faults, pair, shuffled
 
@@ -133,3 +135,52 @@ def test_a_pinned_transpose_is_one() -> None:
     net = pair("linear:8x4 a T; linear:3x8 c")
     mapping = match(net.torch, net.mindspore, ["a.weight=a.weight"])
     assert faults(net, mapping) == []
+
+
+# -------------------------------------------------------------------------------------------------------- several names
+
+FUSED = pair(
+    "\n".join(
+        f"linear:8x8 enc.{i}.{w} -; " if w else f"linear:24x8 - blocks.{i}.qkv; linear:8x8 enc.{i}.out blocks.{i}.out"
+        for i in range(2)
+        for w in ("q", "k", "v", "")
+    )
+)
+
+
+def test_several_names_are_joined_in_the_order_of_the_pin() -> None:
+    pin = "enc.*.k.weight, enc.*.q.weight, enc.*.v.weight = blocks.*.qkv.weight"
+    mapping = match(FUSED.torch, FUSED.mindspore, [pin])
+    for i in range(2):
+        (entry,) = mapping.find(f"blocks.{i}.qkv.weight")
+        assert entry.torch == tuple(f"enc.{i}.{w}.weight" for w in "kqv")
+        assert [str(t) for t in entry.transform] == ["concat(axis=0, sizes=[8, 8, 8])"]
+        assert (entry.review, entry.confidence) == (False, 1.0)
+        (bias,) = mapping.find(f"blocks.{i}.qkv.bias")
+        assert bias.review
+    assert mapping.pins == (pin,)
+
+
+def test_one_name_is_taken_apart_in_the_order_of_the_pin() -> None:
+    torch = replace(FUSED.mindspore, framework="torch")
+    mindspore = replace(FUSED.torch, framework="mindspore")
+    mapping = match(torch, mindspore, ["blocks.0.qkv.weight=enc.0.v.weight,enc.0.k.weight,enc.0.q.weight"])
+    (entry,) = mapping.find("blocks.0.qkv.weight")
+    assert entry.mindspore == tuple(f"enc.0.{w}.weight" for w in "vkq")
+    assert [t.op for t in entry.transform] == ["split"]
+    assert not entry.review
+
+
+@pytest.mark.parametrize(
+    ("pin", "words"),
+    [
+        ("enc.0.q.weight,enc.0.k.weight=blocks.0.qkv.weight", r"impossible: enc.0.q.weight \[8, 8\], .* do not add up"),
+        ("enc.0.q.weight,enc.0.k.weight=blocks.0.qkv.weight,blocks.0.out.weight", "several names on both sides"),
+        ("enc.0.q.weight,enc.*.k.weight=blocks.*.qkv.weight", r"has 1 '\*' on the left"),
+        ("enc.0.q.weight,,enc.0.k.weight=blocks.0.qkv.weight", "not of the form"),
+        ("enc.0.x.weight,enc.0.k.weight=blocks.0.qkv.weight", "has no enc.0.x.weight"),
+    ],
+)
+def test_a_pin_of_several_names_that_cannot_be_used(pin: str, words: str) -> None:
+    with pytest.raises(PinError, match=words):
+        match(FUSED.torch, FUSED.mindspore, [pin])
