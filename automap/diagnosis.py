@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from rapidfuzz import fuzz
@@ -15,30 +15,10 @@ from automap.dtypes import Array
 from automap.experiments import Explanation
 from automap.findings import Kind
 from automap.recording import SAME, Call, Observed, distance, fit
+from automap.repairs import Tools
 from automap.running import Forward, Inputs, Runner
 from automap.settings import Layer
 from automap.sightings import Edit, Fault, Key, Run, Seen, replaced
-
-
-class Tools(Protocol):
-    """What the doctor needs of MindSpore beside its runner: :mod:`automap.mindspore_settings`."""
-
-    def read(self, cell: Any) -> Layer: ...
-
-    def can_change(self, cell: Any, changes: Mapping[str, Any]) -> bool: ...
-
-    def run_with(
-        self,
-        cell: Any,
-        changes: Mapping[str, Any],
-        proceed: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-    ) -> Any: ...
-
-    def function_of(self, layer: Layer) -> Callable[..., Any]: ...
-
-    def overwrite(self, tensor: Any, array: Array) -> None: ...
 
 
 @dataclass

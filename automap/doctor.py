@@ -179,7 +179,7 @@ class Doctor:
         # What is not explained and changes nothing once the rest is repaired was brought about by the rest.
         floor = max(self.patient.small, 3 * before) if before <= self.patient.great else 0.0
         return tuple(
-            self._finding(group, errors.get(same))
+            finding(group, errors.get(same))
             for same, group in groups.items()
             if not (group[0].found is None and group[0].fed and same in errors and errors[same][0] <= floor)
         )
@@ -197,46 +197,48 @@ class Doctor:
             return float("inf")
         return max((distance(a, b) for _, a, b in pairing.pairs if a.dtype.kind == "f"), default=0.0)
 
-    def _finding(self, group: Sequence[Diagnosis], error: tuple[float, float] | None) -> Finding:
-        first = group[0]
-        torch = tuple(dict.fromkeys(p for d in group for p in d.torch))
-        ours = tuple(dict.fromkeys(p for d in group for p in d.mindspore))
-        before, after = error or (None, None)
-        torch_value = ", ".join(dict.fromkeys(show(first.setting, d.torch_value) for d in group))
-        ms_value = ", ".join(dict.fromkeys(show(first.setting, d.ms_value) for d in group))
-        lowered = before is not None and after is not None and after < before
-        local = all(d.local[1] < d.local[0] for d in group)
-        words = self._words(first, group, torch, ours, torch_value, ms_value) + effect(before, after)
-        if first.setting not in SETTINGS:
-            torch_value = ms_value = ""
-        return Finding(
-            first.kind, first.cause, torch, ours, first.torch_class, first.ms_class, first.setting or first.cause,
-            torch_value, ms_value, before, after, (lowered or local) and not first.fed, len(group), words,
-        )  # fmt: skip
 
-    def _words(
-        self,
-        d: Diagnosis,
-        group: Sequence[Diagnosis],
-        torch: Sequence[str],
-        ours: Sequence[str],
-        torch_value: str,
-        ms_value: str,
-    ) -> str:
-        count = f", {len(group)} layers" if len(group) > 1 else ""
-        where = places(ours)
-        if d.setting == "kind":
-            return f"{where}: {ms_value.replace('_', ' ')} here, {torch_value.replace('_', ' ')} in torch{count}"
-        if d.setting in SETTINGS:
-            name = SETTINGS[d.setting].words
-            return f"{d.ms_class} {name} {ms_value} here, {torch_value} in torch{count} ({where})"
-        if d.kind == "operation":
-            what = d.note or "the settings are the same, the result is not"
-            return f"{where} ({d.ms_class}; {d.torch_class} in torch): {what}{count}"
-        if d.kind == "mapping" or d.cause == "transpose":
-            return f"{where}: {d.note}{count} (torch: {places(torch)})"
-        what = d.note or "something between them differs"
-        return f"between {' and '.join(p or 'the network' for p in d.mindspore[:2])}: {what}{count}"
+def finding(group: Sequence[Diagnosis], error: tuple[float, float] | None) -> Finding:
+    """What a group of diagnoses of one cause comes to, with the error of the outputs before and after its repair."""
+    first = group[0]
+    torch = tuple(dict.fromkeys(p for d in group for p in d.torch))
+    ours = tuple(dict.fromkeys(p for d in group for p in d.mindspore))
+    before, after = error or (None, None)
+    torch_value = ", ".join(dict.fromkeys(show(first.setting, d.torch_value) for d in group))
+    ms_value = ", ".join(dict.fromkeys(show(first.setting, d.ms_value) for d in group))
+    lowered = before is not None and after is not None and after < before
+    local = all(d.local[1] < d.local[0] for d in group)
+    words = _words(first, group, torch, ours, torch_value, ms_value) + effect(before, after)
+    if first.setting not in SETTINGS:
+        torch_value = ms_value = ""
+    return Finding(
+        first.kind, first.cause, torch, ours, first.torch_class, first.ms_class, first.setting or first.cause,
+        torch_value, ms_value, before, after, (lowered or local) and not first.fed, len(group), words,
+    )  # fmt: skip
+
+
+def _words(
+    d: Diagnosis,
+    group: Sequence[Diagnosis],
+    torch: Sequence[str],
+    ours: Sequence[str],
+    torch_value: str,
+    ms_value: str,
+) -> str:
+    count = f", {len(group)} layers" if len(group) > 1 else ""
+    where = places(ours)
+    if d.setting == "kind":
+        return f"{where}: {ms_value.replace('_', ' ')} here, {torch_value.replace('_', ' ')} in torch{count}"
+    if d.setting in SETTINGS:
+        name = SETTINGS[d.setting].words
+        return f"{d.ms_class} {name} {ms_value} here, {torch_value} in torch{count} ({where})"
+    if d.kind == "operation":
+        what = d.note or "the settings are the same, the result is not"
+        return f"{where} ({d.ms_class}; {d.torch_class} in torch): {what}{count}"
+    if d.kind == "mapping" or d.cause == "transpose":
+        return f"{where}: {d.note}{count} (torch: {places(torch)})"
+    what = d.note or "something between them differs"
+    return f"between {' and '.join(p or 'the network' for p in d.mindspore[:2])}: {what}{count}"
 
 
 def _anchor(run: Run, fault: Fault) -> Key | None:

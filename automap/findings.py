@@ -11,6 +11,10 @@ from typing import Literal
 Kind = Literal["setting", "between", "operation", "training", "mapping"]
 
 
+#: Causes between layers or inside them that no wrong mapping looks like.
+_PORTS_OWN = frozenset({"activation", "alpha", "dropout", "gelu", "output_padding", "pooling", "residual"})
+
+
 @dataclass(frozen=True)
 class Finding:
     """One cause, with every place where it is.
@@ -50,6 +54,15 @@ class Finding:
 
     def __str__(self) -> str:
         return self.words
+
+    @property
+    def ports_own(self) -> bool:
+        """Whether the cause is the port's for certain, and could not as well be a wrong mapping.
+
+        Layers that are exchanged in the mapping look like layers that run in another order; and where PyTorch's own
+        values took the place of the port's, anything before them would do.
+        """
+        return self.kind in ("setting", "training") or self.cause in _PORTS_OWN
 
 
 def places(paths: Sequence[str]) -> str:

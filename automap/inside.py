@@ -14,7 +14,8 @@ from automap.dtypes import Array
 from automap.experiments import Explanation, explain
 from automap.findings import Kind
 from automap.recording import SAME, Call, distance
-from automap.settings import Difference, Layer, changes, differences
+from automap.repairs import with_settings
+from automap.settings import Difference, Layer, differences
 from automap.sightings import Edit, Fault, Key
 
 #: Of so many parameters every order is tried.
@@ -103,23 +104,9 @@ class Inside:
 
     def _edit(self, cell: Any, call: Call, layer: Layer, found: Sequence[Difference]) -> Edit | None:
         """The edit that gives a cell or a function PyTorch's settings, or None if there is no way."""
-        wanted = changes(found, call.layer)
-        if cell is None:
-            try:
-                function = self.patient.tools.function_of(
-                    Layer(wanted.get("kind", layer.kind), {**layer.settings, **wanted})
-                )
-            except (LookupError, TypeError, ValueError):
-                return None
-            return lambda proceed, args, kwargs: function(args[0])
-        if "bias" in wanted:
-            bias = self._bias(call.path, cell, wanted["bias"])
-            if bias is None:
-                return None
-            wanted["bias"] = bias
-        if not self.patient.tools.can_change(cell, wanted):
-            return None
-        return lambda proceed, args, kwargs: self.patient.tools.run_with(cell, wanted, proceed, args, kwargs)
+        return with_settings(
+            self.patient.tools, cell, call.layer, layer, found, lambda has: self._bias(call.path, cell, has)
+        )
 
     def _bias(self, torch_path: str, cell: Any, has: bool) -> Array | None:
         """What is to be added to what a cell gives: PyTorch's bias, or its own with the other sign."""

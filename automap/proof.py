@@ -39,9 +39,6 @@ if TYPE_CHECKING:
 #: Exchanges that are tried of parameters that no cell tells.
 MOST_EXCHANGES = 12
 
-#: Causes between layers or inside them that no wrong mapping looks like.
-PORTS_OWN = frozenset({"activation", "alpha", "dropout", "gelu", "pooling", "residual"})
-
 #: Makes the mapping anew: it is given what running the networks has settled.
 Settle = Callable[[Sequence[Way]], Mapping]
 
@@ -190,13 +187,8 @@ class Prover:
         )
 
     def _port_differs(self) -> bool:
-        """Whether every cause is one of the port, and none could as well be a wrong mapping.
-
-        Layers that are exchanged in the mapping look like layers that run in another order; and where PyTorch's own
-        values took the place of the port's, anything before them would do.
-        """
-        findings = [f for o in self.opinions if o is not None for f in o.findings]
-        return all(f.kind in ("setting", "training") or f.cause in PORTS_OWN for f in findings)
+        """Whether every cause is one of the port, and none could as well be a wrong mapping."""
+        return all(f.ports_own for o in self.opinions if o is not None for f in o.findings)
 
     # --------------------------------------------------------------------------------------------------- identification
 

@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from automap.activations import Activations, Kept
+from automap.activations import Kept
 from automap.dtypes import Array
 from automap.running import Forward, Inputs, Runner, Visit
 from automap.settings import Layer
@@ -55,6 +55,12 @@ class Call:
         return self.function or (self.leaf and not self.owns)
 
 
+class Keeper(Protocol):
+    """Keeps values: :class:`automap.activations.Activations`, or what keeps less of them."""
+
+    def keep(self, array: Array) -> Any: ...
+
+
 #: Makes the context in which an observer sees the functions that forwards call.
 Observed = Callable[[Any], AbstractContextManager[None]]
 
@@ -65,7 +71,7 @@ def record(
     observed: Observed | None,
     inputs: Inputs,
     forward: Forward | None,
-    store: Activations,
+    store: Keeper,
 ) -> tuple[list[Call], Any]:
     """Run PyTorch once and record it.
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from automap import outline
 from automap.activations import Activations
 from automap.comparison import TOLERANCE, allowance, pair, scale_of
 from automap.dtypes import BFLOAT16, Array, cast, dtype_name, is_float, widen
@@ -26,6 +27,7 @@ from automap.errors import AutomapError, SourceError
 from automap.files import nature, replacing
 from automap.graph import Framework, Listing
 from automap.listing_files import listing_from_json, listing_to_json
+from automap.outline import Step
 from automap.power import Weight
 from automap.probing import InputSpec, Probe, parse_input
 from automap.running import Module
@@ -34,6 +36,9 @@ from automap.stored import Held, Stored
 from automap.tracing import Call, Fingerprint, Trace
 from automap.weights import fingerprint, some
 from automap.witness import Account, Feed, Port, Testimony
+
+if TYPE_CHECKING:
+    from automap.consultation import Opinion
 
 FORMAT = "automap-trace/1"
 
@@ -62,6 +67,7 @@ class Record:
         spreads: of each run, how far rounding and the error of kernels move each output.
         weight: what matters for the outputs, by the element type whose tolerance they were judged by.
         activations: what every call saw and gave, as members of the zip, or None.
+        steps: the outline of the first run, empty in a file of an older automap.
         noise: which errors of MindSpore's kernels the tolerances allow for, by the operation's name in ATen and the
             size of its argument: typical ones, for they were not measured.
         versions: of automap, PyTorch and NumPy.
@@ -80,6 +86,7 @@ class Record:
     spreads: tuple[dict[str, float], ...]
     weight: dict[str, Weight]
     activations: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] | None = None
+    steps: tuple[Step, ...] = ()
     noise: dict[str, list[float]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
@@ -193,8 +200,15 @@ class Recorded:
                 return self.record.weight[kind]
         return self.record.weight[kinds[-1]]
 
-    def examine(self, testimony: Testimony, port: Port) -> None:
-        return None  # layers are examined by running PyTorch's
+    def examine(self, testimony: Testimony, port: Port) -> Opinion | None:
+        if not self.record.steps:
+            return None
+        from automap import outline_doctor
+
+        account = self.account()
+        same = max(account.tolerance, default=0.0) if self._run == 0 else None
+        recording = outline_doctor.Recording(self.record.steps, self.listing, account.trace, testimony, same)
+        return outline_doctor.examine(recording, port)
 
 
 def tolerated(dtype: str, spread: Mapping[str, float], where: str, output: Array) -> float:
@@ -262,6 +276,7 @@ def write(record: Record, path: str | Path, activations: Mapping[str, Callable[[
         "trace": _trace_to_json(account.trace),
         "tolerance": [_short(t) for t in account.tolerance],
         "activations": record.activations,
+        "steps": outline.to_json(record.steps, _print),
         "listing": json.loads(listing_to_json(record.listing)),
     }
     with replacing(path) as part, zipfile.ZipFile(part, "w") as file:
@@ -396,6 +411,7 @@ def _record(d: dict[str, Any], file: zipfile.ZipFile, text: str) -> Record:
             kind: Weight(frozenset(w["idle"]), tuple((a, b) for a, b in w["alike"])) for kind, w in d["weight"].items()
         },
         activations=None if activations is None else tuple((tuple(a), tuple(b)) for a, b in activations),
+        steps=outline.from_json(d.get("steps", ()), _unprint),
         noise=dict(d["noise"]),
         versions=dict(d["versions"]),
     )

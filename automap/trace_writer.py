@@ -16,6 +16,7 @@ from automap.comparison import TOLERANCE
 from automap.dtypes import Array
 from automap.errors import InputError, SourceError
 from automap.graph import Listing
+from automap.outline import Step
 from automap.power import Weight
 from automap.probing import InputsLike, Probe, open_inputs
 from automap.running import NOISE_BINS, Forward
@@ -138,6 +139,7 @@ class _Recording:
         weight: dict[str, Weight] = {}
         first = seeded_weights(self.listing, self.live.seeds[0]) if self.given is None else self.given
         kept: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] | None = None
+        steps: tuple[Step, ...] = ()
         with Activations() as file:
             members: dict[str, Callable[[], Array]] = {}
             for run in range(RUNS):
@@ -148,6 +150,7 @@ class _Recording:
                     spreads.append(self.live.account().spread if run == 0 else self.live.spread(testimony))
                     if run == 0:
                         own = {p.name: self.runner.value(p.name).copy() for p in self.listing if p.name not in first}
+                        steps = self.live.outline()
                         feed = self.live.feed(file) if activations else None
                         if feed is not None:
                             self.say("Keeping what every module saw")
@@ -173,6 +176,7 @@ class _Recording:
                 spreads=tuple(spreads),
                 weight=weight,
                 activations=kept,
+                steps=steps,
                 noise={name: list(sizes) for name, sizes in TYPICAL_NOISE.items()},
                 versions={"automap": __version__, "torch": _version("torch"), "numpy": np.__version__},
             )

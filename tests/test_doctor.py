@@ -155,7 +155,11 @@ def test_a_correct_port_has_no_finding():
 )
 def test_one_fault_is_named_at_its_place_and_repaired(wrong, kind, cause, torch, mindspore):
     found = examined(**wrong)
-    assert (found.passed, found.exit_code) == (False, 3)
+    # Layers in another order look like layers that the mapping exchanges.
+    code, words = (
+        (1, "The networks differ (error ") if cause == "order" else (3, "The mapping holds, the networks differ")
+    )
+    assert (found.passed, found.exit_code) == (False, code)
     (only,) = found.findings
     assert (only.kind, only.cause) == (kind, cause)
     assert torch in only.torch
@@ -164,7 +168,7 @@ def test_one_fault_is_named_at_its_place_and_repaired(wrong, kind, cause, torch,
     assert only.after is not None
     assert cause == "dropout" or only.before == pytest.approx(found.outputs[0].to_scale, rel=0.05)
     assert only.after < 2e-6 < only.before
-    assert found.verdict.startswith("The mapping holds, the networks differ (error ")
+    assert found.verdict.startswith(words)
 
 
 def test_several_faults_are_told_apart_in_one_run_and_in_the_order_of_execution():
@@ -274,7 +278,8 @@ def test_a_softmax_over_another_axis_in_a_construct():
 
 def test_exchanged_factors():
     found = validate(HEAD, attention("torch"), attention("mindspore", swapped=True), inputs=["float32[2,8,8]"])
-    assert found.exit_code == 3
+    assert found.exit_code == 1
+    assert "A wrong mapping would look the same as" in found.verdict
     (only,) = found.findings
     assert only.cause == "order"
     assert {"query", "key"} <= {*only.mindspore}
