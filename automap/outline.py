@@ -66,7 +66,7 @@ class _Prints:
         return array.shape, replace(fingerprint(array), axes=())
 
 
-def outline(
+def outlined(
     runner: Runner,
     read: Callable[[Any], Layer],
     observed: Observed | None,

@@ -25,7 +25,7 @@ from automap.examination import Examination
 from automap.experiments import name_of
 from automap.findings import Finding, Kind
 from automap.graph import Listing
-from automap.outline import Pair, Step, homes_of, outline, side_by_side
+from automap.outline import Pair, Step, homes_of, outlined, side_by_side
 from automap.recording import Observed, distance
 from automap.repairs import Tools, with_settings
 from automap.settings import Difference, differences
@@ -87,7 +87,7 @@ class _Doctor:
         runner, forward = self.port.runner, self.port.forward
         try:
             with runner.holding(self.port.made):
-                steps, _ = outline(runner, self.tools.read, self.observed, self.inputs, forward)
+                steps, _ = outlined(runner, self.tools.read, self.observed, self.inputs, forward)
                 found = homes_of(
                     homes(self.port.mapping, self.recording.listing), self.recording.trace.modules, runner.modules
                 )

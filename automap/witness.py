@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from automap import comparison, outline
+from automap import comparison
 from automap.activations import Activations, Kept
 from automap.comparison import SPREAD, TOLERANCE, Comparison
 from automap.dtypes import Array
@@ -17,7 +17,7 @@ from automap.errors import AutomapError
 from automap.graph import Listing
 from automap.identification import LOOSE
 from automap.mapping import Mapping as ParameterMapping
-from automap.outline import Step
+from automap.outline import Step, outlined
 from automap.power import Allowed, Power, Weight
 from automap.probing import Probe, guess_inputs
 from automap.running import Forward, Inputs, Visit
@@ -238,9 +238,7 @@ class Live:
         """The first run in outline; inside its testimony."""
         from automap import torch_operations, torch_settings
 
-        steps, _ = outline.outline(
-            self.runner, torch_settings.read, torch_operations.observed, self._inputs, self._forward
-        )
+        steps, _ = outlined(self.runner, torch_settings.read, torch_operations.observed, self._inputs, self._forward)
         return steps
 
     def weight(self, testimony: Testimony, allowed: Allowed) -> Weight:
