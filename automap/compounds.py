@@ -203,7 +203,7 @@ class _Side:
     """One side: its layers, how many there are of each shape, and what was joined."""
 
     def __init__(self, listing: Listing, gone: set[str], gates: bool) -> None:
-        self.framework, self.gone, self.gates = listing.framework, gone, gates
+        self.given, self.framework, self.gone, self.gates = listing, listing.framework, gone, gates
         self.compounds: dict[str, Compound] = {}
         self.disputed: set[str] = set()
         self.computing: dict[str, str] = {}

@@ -179,8 +179,8 @@ class Draft:
                     pair.reasons.extend(compound.doubts())
                 elif p.name in side.disputed and not (pair.told or pair.pinned):
                     pair.reasons.append("it could be one of those that are joined beside it")
-                if p.name in joined.computing and pair.t.leaf != pair.m.leaf and not (pair.told or pair.pinned):
-                    pair.reasons.append(joined.computing[p.name])
+                if p.name in side.computing and pair.t.leaf != pair.m.leaf and not (pair.told or pair.pinned):
+                    pair.reasons.append(side.computing[p.name])
 
     def _doubt_in_words(self, pair: _Pair) -> str:
         if pair.found is not None and pair.found.doubt is not None and pair.found.doubt.alike:
