@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from automap.compounds import Joined
+from automap.compounds import Compound, Joined
+from automap.folding import folded
 from automap.graph import Param
 from automap.layers import Layer, bare_names, common_module, core, modules_above
 from automap.leftovers import Free, adding_up, joined, other_forms
 from automap.mapping import Entry, RunnerUp, Unmatched
 from automap.matching import Doubt
-from automap.names import split_leaf
+from automap.names import slot_of, split_leaf
 from automap.reaching import Axes, can_reach, reaching, ways
 from automap.transforms import Transform
 
@@ -58,6 +59,7 @@ class _Pair:
     transform: tuple[Transform, ...] = ()
     instead: str | None = None
     reasons: list[str] = field(default_factory=list)
+    whole: bool = False  # its compounds say all that is done
 
     def entry(self, torch: Joined, mindspore: Joined) -> Entry:
         """The entry, with what was joined for matching in its parts again."""
@@ -96,6 +98,7 @@ class Draft:
         self.entries: dict[str, _Pair] = {}
         self.taken: set[str] = set()
         self.late: list[Entry] = []  # of what no layer has as it is
+        self.within: set[str] = set()  # parts of an entry that goes by another name
 
     def _add(self, pair: _Pair) -> None:
         self.entries[pair.t.name] = pair
@@ -135,7 +138,7 @@ class Draft:
 
     def add_leftovers(self) -> None:
         """Parameters that are left over but are called the same on both sides, and have the same shape."""
-        free_t = [p for p in self.torch if p.name not in self.entries]
+        free_t = [p for p in self.torch if p.name not in self.entries and p.name not in self.within]
         free_m = [p for p in self.mindspore if p.name not in self.taken and p.name not in self.states]
         if not free_t or not free_m:
             return
@@ -146,6 +149,29 @@ class Draft:
             m = by_name.get(names_t[t.name])
             if m is not None and t.shape == m.shape and self._free(t, m):
                 self._add(_Pair(t, m))
+
+    def fold_norms(self, left: list[Layer], right: list[Layer]) -> None:
+        """Norms that the port has folded into the layer before them become a part of that layer's entry."""
+
+        def partner(p: Param) -> Param | None:
+            pair = self.entries.get(p.name)
+            plain = pair is not None and not (pair.pinned or pair.told) and not self._is_compound(pair)
+            return pair.m if pair is not None and plain else None
+
+        for f in list(folded(left, right, partner, lambda p: p.name in self.taken)):
+            weight, *rest = f.torch
+            self.within.update(p.name for p in rest)
+            self.taken.add(f.mindspore[1].name)
+            for p in rest:
+                self.entries.pop(p.name, None)
+            made = Compound(weight, f.torch, f.chain, "told", doubt="; ".join(f.doubts))
+            port = Compound(f.mindspore[0], f.mindspore, (), "told")
+            for side, compound in zip(self.sides, (made, port), strict=True):
+                side.compounds[compound.param.name] = compound
+            self.entries[weight.name] = replace(self.entries[weight.name], whole=True)
+
+    def _is_compound(self, pair: _Pair) -> bool:
+        return pair.t.name in self.sides[0].compounds or pair.m.name in self.sides[1].compounds
 
     def finished(self) -> Iterator[Entry]:
         """The entries, in the order of PyTorch's listing."""
@@ -196,7 +222,7 @@ class Draft:
         open_pairs: list[tuple[_Pair, list[Axes]]] = []
         votes: dict[tuple[str, int], set[Axes]] = defaultdict(set)
         for pair in self.entries.values():
-            if pair.told:
+            if pair.told or pair.whole:
                 continue
             choices = ways(pair.t, pair.m)
             pair.transform = reaching(pair.t, pair.m, choices[0]) if choices else ()
@@ -223,7 +249,7 @@ class Draft:
     def _joined(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Names that look like several of the other side put together, or the pieces of one, with the partners."""
         gone = self.taken | self.states
-        free_t = [p for p in self.torch if p.name not in self.entries and p.shape]
+        free_t = [p for p in self.torch if p.name not in self.entries and p.name not in self.within and p.shape]
         free_m = [p for p in self.mindspore if p.name not in gone and p.shape]
         if not free_t or not free_m:
             return
@@ -261,7 +287,8 @@ class Draft:
 
     def _add_late(self) -> None:
         """Entries for what is left over and still belongs together."""
-        gone_t = {n for e in self.late for n in e.torch} | self.entries.keys() | self.sides[0].compounds.keys()
+        gone_t = {n for e in self.late for n in e.torch} | self.within | self.entries.keys()
+        gone_t |= self.sides[0].compounds.keys()
         gone_m = {n for e in self.late for n in e.mindspore} | self.taken | self.states | self.sides[1].compounds.keys()
         free_t = [p for p in self.torch if p.name not in gone_t and p.shape is not None and not _is_computed(p)]
         free_m = [p for p in self.mindspore if p.name not in gone_m and p.shape is not None and not _is_computed(p)]
@@ -319,7 +346,7 @@ class Draft:
         for t in homes:
             shapes[self.torch.by_name[t].shape].append(t)
         for p in self.torch:
-            if p.name in self.entries or p.name in late:
+            if p.name in self.entries or p.name in self.within or p.name in late:
                 continue
             compound = self.sides[0].compounds.get(p.name)
             home = next((a for a in p.aliases if a in homes), None)
@@ -380,8 +407,9 @@ def _kind(p: Param) -> str:
 
 
 def _is_computed(p: Param) -> bool:
-    """Whole numbers and truth values are not trained: index tables, masks, counters."""
-    return p.kind == "buffer" or (p.dtype or "").startswith(("int", "uint", "bool"))
+    """Whole numbers and truth values are not trained: index tables, masks, counters. Statistics of a norm are."""
+    statistic = slot_of(split_leaf(p.name)[1]) in ("mean", "variance")
+    return (p.kind == "buffer" and not statistic) or (p.dtype or "").startswith(("int", "uint", "bool"))
 
 
 def _by_module(params: Sequence[Param]) -> dict[str, list[Param]]:

@@ -38,6 +38,7 @@ class Param:
         owner: the class name of the module that owns it (``Conv2d``), or None.
         path: the attribute path, where it differs from the name (MindSpore), else None.
         aliases: further names of the same tensor (tied weights).
+        eps: what the norm that owns it adds to its running variance, where a live network tells; of no other parameter.
     """
 
     name: str
@@ -47,6 +48,7 @@ class Param:
     owner: str | None = None
     path: str | None = None
     aliases: tuple[str, ...] = ()
+    eps: float | None = field(default=None, compare=False)
 
     @property
     def module(self) -> str:

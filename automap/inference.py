@@ -169,6 +169,7 @@ def match(
     draft.add_told(told[: len(joined)], left, right, found, pinned=True)
     draft.add_told(told[len(joined) :], left, right, found)
     draft.add_layers(left, right, found)
+    draft.fold_norms(left, right)
     draft.add_leftovers()
     draft.judge()
     return Mapping(

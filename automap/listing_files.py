@@ -40,7 +40,7 @@ def listing_to_json(listing: Listing) -> str:
             entry["dtype"] = p.dtype
         if p.kind != "parameter":
             entry["kind"] = p.kind
-        entry |= {key: value for key in ("owner", "path") if (value := getattr(p, key)) is not None}
+        entry |= {key: value for key in ("owner", "path", "eps") if (value := getattr(p, key)) is not None}
         if p.aliases:
             entry["aliases"] = list(p.aliases)
         lines.append("  " + json.dumps(entry, ensure_ascii=False))
@@ -150,7 +150,9 @@ def _param(entry: object, where: str, text: str) -> Param:
     for key, value in words.items():
         if not isinstance(value, str | None):
             raise ListingError(f"{where}: the {key} must be a text, not {json.dumps(value)}", text)
-    dtype = words["dtype"]
+    dtype, eps = words["dtype"], entry.get("eps")
+    if not (eps is None or (isinstance(eps, int | float) and not isinstance(eps, bool))):
+        raise ListingError(f"{where}: the eps must be a number, not {json.dumps(eps)}", text)
     return Param(
         name=entry["name"],
         shape=None if shape is None else tuple(shape),
@@ -159,6 +161,7 @@ def _param(entry: object, where: str, text: str) -> Param:
         owner=words["owner"],
         path=words["path"],
         aliases=tuple(aliases),
+        eps=eps,
     )
 
 

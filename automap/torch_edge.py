@@ -69,6 +69,7 @@ def listing_of(model: torch.nn.Module, source: str = "") -> Listing:
                 kind="parameter" if isinstance(tensor, torch.nn.Parameter) else "buffer",
                 owner=None if owner is None else parametrize.type_before_parametrizations(owner).__name__,
                 aliases=aliases.get(name, ()),
+                eps=getattr(owner, "eps", None) if name.endswith("running_var") else None,
             )
         )
     return Listing("torch", tuple(params), source)

@@ -12,6 +12,7 @@ from torch.nn.utils import parametrizations as new
 from torch.nn.utils import spectral_norm, weight_norm
 
 import automap
+from automap.errors import MappingError
 from automap.graph import Listing, Param
 from automap.inference import match
 from automap.mapping import Entry, Mapping
@@ -287,3 +288,132 @@ def test_what_running_has_told_stands_for_the_weight() -> None:
     mapping = match(torch_side, port, ways=[way])
     assert entry(mapping, "c.matrix").torch == ("b.weight_g", "b.weight_v")
     assert not mapping.needs_review
+
+
+# ------------------------------------------------------------------------------------------------------- folded norms
+
+BLOCK = "conv1.weight 4x4x3x3; {bn1}; conv2.weight 6x4x3x3; {bn2}"
+NORM = "{0}.weight {1}; {0}.bias {1}; {0}.running_mean {1}; {0}.running_var {1}; {0}.num_batches_tracked -"
+
+
+def blocks(text: str, count: int = 2) -> str:
+    norms = {"bn1": NORM.format("bn1", 4), "bn2": NORM.format("bn2", 6)}
+    rows = [r.strip() for r in text.format(**norms).split(";")]
+    return "; ".join(f"layers.{i}.{row}" for i in range(count) for row in rows) + "; head.weight 5x6; head.bias 5"
+
+
+FOLDED = "conv1.weight 4x4x3x3; conv1.bias 4; conv2.weight 6x4x3x3; conv2.bias 6"
+
+
+def folding(layer: nn.Module, norm: nn.Module) -> nn.Sequential:
+    model = nn.Sequential(layer, norm, nn.Linear(3, 2)).eval()
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for p in (*model.parameters(), norm.running_mean):
+            p.copy_(torch.randn_like(p))
+        norm.running_var.copy_(torch.rand_like(norm.running_var) + 0.5)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("layer", "norm", "shape"),
+    [
+        (nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), (1, 3, 5, 5)),
+        (nn.Conv2d(4, 4, 3, bias=False), nn.BatchNorm2d(4, eps=0.01), (1, 4, 5, 5)),
+        (nn.Conv2d(4, 4, 3, groups=4, bias=False), nn.BatchNorm2d(4), (1, 4, 5, 5)),
+        (nn.ConvTranspose2d(4, 4, 3, bias=False), nn.BatchNorm2d(4), (1, 4, 5, 5)),
+        (nn.ConvTranspose2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), (1, 3, 5, 5)),
+        (nn.Conv1d(3, 4, 3, bias=False), nn.BatchNorm1d(4), (1, 3, 5)),
+        (nn.Linear(3, 4, bias=False), nn.BatchNorm1d(4), (2, 3)),
+    ],
+    ids=str,
+)
+def test_a_norm_that_the_port_has_folded(layer: Any, norm: Any, shape: tuple[int, ...]) -> None:
+    model = folding(layer, norm)
+    weight = tuple(layer.weight.shape)
+    kernel = (*weight[:2], 1, weight[2]) if len(weight) == 3 else weight
+    port = Listing(
+        "mindspore",
+        (
+            Param("0.weight", kernel, "float32"),
+            Param("0.bias", (4,), "float32"),
+            Param("2.weight", (2, 3), "float32"),
+            Param("2.bias", (2,), "float32"),
+        ),
+    )
+    mapping = match(listing_of(model), port)
+    assert not mapping.needs_review, [e.why for e in mapping.reviewed]
+    e = entry(mapping, "0.bias")
+    assert e.mindspore == ("0.weight", "0.bias")
+    assert e.torch == ("0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var")
+    made = automap.apply(mapping, state_of(model), framework="numpy", target=port)
+    with torch.no_grad():
+        x = torch.randn(shape)
+        expected = norm(layer(x))
+        layer.weight.copy_(torch.from_numpy(made["0.weight"].reshape(weight)))
+        bias = torch.from_numpy(made["0.bias"]).reshape(-1, *(1,) * (len(shape) - 2))
+        np.testing.assert_allclose(layer(x) + bias, expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(MappingError, match="fold_norm has no inverse"):
+        mapping.invert()
+
+
+def test_a_checkpoint_does_not_tell_the_epsilon() -> None:
+    mapping = mapped(blocks(BLOCK), blocks(FOLDED))
+    assert not [u for u in mapping.unmatched_torch if u.review]
+    assert not mapping.unmatched_mindspore
+    for i in range(2):
+        e = entry(mapping, f"layers.{i}.conv2.bias")
+        assert e.torch[0] == f"layers.{i}.conv2.weight"
+        assert len(e.torch) == 5
+        assert to_text(e.transform) == "fold_norm(eps=1e-05)"
+        assert "does not tell the epsilon of" in e.why
+    assert "transposed convolution" in entry(mapping, "layers.0.conv1.weight").why
+
+
+def test_a_layer_that_has_a_bias_of_its_own() -> None:
+    text = BLOCK.replace("3x3; {", "3x3; conv1.bias 4; {", 1)
+    mapping = mapped(blocks(text), blocks(FOLDED))
+    e = entry(mapping, "layers.0.conv1.weight")
+    assert e.torch[:2] == ("layers.0.conv1.weight", "layers.0.conv1.bias")
+    assert len(e.torch) == 6
+    assert "or the port lacks it" in e.why
+
+
+def test_norms_that_are_defined_apart() -> None:
+    torch_text = "conv1.weight 4x4x3x3; conv2.weight 4x4x3x3; {bn1}; {bn2}"
+    port = "conv1.weight 4x4x3x3; conv1.bias 4; conv2.weight 4x4x3x3; conv2.bias 4"
+    mapping = mapped(blocks(torch_text).replace(" 6", " 4").replace("5x6", "5x4"), blocks(port).replace("5x6", "5x4"))
+    for k in (1, 2):
+        e = entry(mapping, f"layers.0.conv{k}.weight")
+        assert e.torch[1] == f"layers.0.bn{k}.weight"
+        assert "defined apart" in e.why
+
+
+def test_a_port_that_has_its_norms() -> None:
+    own = BLOCK.replace("3x3; {bn1}", "3x3; conv1.bias 4; {bn1}")
+    port = own
+    for old, word in (("running_mean", "moving_mean"), ("running_var", "moving_variance")):
+        port = port.replace(old, word)
+    mapping = mapped(
+        blocks(BLOCK), blocks(port).replace("running_mean", "moving_mean").replace("running_var", "moving_variance")
+    )
+    assert all(len(e.torch) == 1 for e in mapping.entries)
+    # The port has a bias more than it needs: that is said.
+    assert {u.name for u in mapping.unmatched_mindspore if u.review} == {f"layers.{i}.conv1.bias" for i in range(2)}
+
+
+def test_only_some_norms_are_folded() -> None:
+    port = BLOCK.replace("3x3; {bn1}", "3x3; conv1.bias 4")
+    mapping = mapped(
+        blocks(BLOCK), blocks(port).replace("running_mean", "moving_mean").replace("running_var", "moving_variance")
+    )
+    assert len(entry(mapping, "layers.1.conv1.bias").torch) == 5
+    assert len(entry(mapping, "layers.1.conv2.weight").torch) == 1
+    assert not [u for u in (*mapping.unmatched_torch, *mapping.unmatched_mindspore) if u.review]
+
+
+def test_statistics_are_never_left_out_in_silence() -> None:
+    """A norm without weights, which nothing can be folded into: its statistics have no home."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
+    mapping = match(listing_of(model), listing("mindspore", "0.weight 4x3; 0.bias 4; 2.weight 2x4; 2.bias 2"))
+    assert {u.name for u in mapping.unmatched_torch if u.review} == {"1.running_mean", "1.running_var"}
