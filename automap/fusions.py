@@ -122,7 +122,7 @@ def units(own: Sequence[tuple[str, Param]]) -> list[Unit]:
     for attribute, p in own:
         if p.shape is None:
             continue
-        stem, slot = _stem(attribute)
+        stem, slot = stem_of(attribute)
         if len([d for d in p.shape if d > 1]) >= 2 or (len(p.shape) >= 2 and slot == "weight"):
             weights[stem] = p
         elif len(p.shape) == 1:
@@ -136,7 +136,8 @@ def units(own: Sequence[tuple[str, Param]]) -> list[Unit]:
     return [Unit(p, biases.get(stem)) for stem, p in weights.items()]
 
 
-def _stem(attribute: str) -> tuple[str, str]:
+def stem_of(attribute: str) -> tuple[str, str]:
+    """What a parameter is called beside ``weight`` or ``bias``, and which of them it is."""
     if attribute in SLOTS:
         return "", SLOTS[attribute]
     if found := RECURRENT.match(attribute):

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from automap import comparison, conversion
+from automap import comparison, conversion, exercise
 from automap.activations import Activations
 from automap.arrangements import Way, shape_key
 from automap.comparison import Comparison
@@ -133,6 +133,7 @@ class Prover:
         self.floor = 0.0
         self.comparisons: list[Comparison] = []
         self.opinions: list[Opinion | None] = []
+        self.idle_pieces: frozenset[str] = frozenset()
 
     def mapping(self) -> Mapping:
         """The mapping, with what was proven about each entry.
@@ -164,7 +165,26 @@ class Prover:
                 if run == len(self.witness.seeds) - 1 and (self._agree() or self._explained()):
                     say("Looking for parameters without an effect")
                     weight = self.witness.weight(further, lambda where, a: self._allowed(where, a, a))
+                    self.idle_pieces = self._idle_pieces(mapping, further)
         return self._judged(mapping, found, weight)
+
+    def _idle_pieces(self, mapping: Mapping, testimony: Testimony) -> frozenset[str]:
+        """Of what the port keeps apart, the pieces that have no effect on its outputs."""
+        pieces = [name for e in mapping.entries if len(e.mindspore) > 1 for name in e.mindspore]
+        if not pieces:
+            return frozenset()
+        forward, seed = self.request.ms_forward, self.witness.seeds[-1]
+        with self.runner.holding(self._made(mapping, testimony)):
+            outputs = self.runner.run(testimony.inputs, forward)
+            return exercise.idle_pieces(
+                self.runner,
+                pieces,
+                testimony.inputs,
+                outputs,
+                forward,
+                seed,
+                lambda where, a: self._allowed(where, a, a),
+            )
 
     def _examine(self, mapping: Mapping, testimony: Testimony) -> None:
         """Where the outputs of a run differ: why. Once something stays unexplained, further runs are not asked."""
@@ -385,19 +405,36 @@ class Prover:
                 entries.append(self._traced(e, (told and names <= ran) or alone, bool(names & reached)))
                 continue
             evidence = {**e.evidence, "execution": 0.0 if names & weight.idle else 1.0 if told else 0.5}
-            if not names & weight.idle and names.isdisjoint(twins):
+            partly = not self.idle_pieces.isdisjoint(e.mindspore)
+            if not names & weight.idle and names.isdisjoint(twins) and not partly:
                 evidence["proven"] = "forward"
                 sure = max(e.confidence, 0.9999)
                 entries.append(replace(e, evidence=evidence, review=False, why="", confidence=sure))
             elif names & by_layer or (e.torch, e.mindspore) in sure_before:
                 entries.append(replace(e, evidence=evidence))
             else:
-                why = e.why or "without an effect on the outputs of these runs, so nothing proves it"
+                what = "a part of it is " if partly or not names <= weight.idle else ""
+                why = e.why or f"{what}without an effect on the outputs of these runs, so nothing proves it"
                 if twin := next((twins[n] for n in names if n in twins), None):
                     why = f"{twin} can be exchanged with it without an effect on the outputs"
                 doubt = min(e.confidence, 0.75)
                 entries.append(replace(e, evidence=evidence, review=True, why=why, confidence=doubt))
+        if weight is not None:
+            self._spare(entries, mapping)
         return replace(mapping, entries=tuple(entries), proof=self._proof(mapping, found, weight))
+
+    def _spare(self, entries: list[Entry], before: Mapping) -> None:
+        """No review of what several layers have beside weights that are proven: these told which layers they are."""
+        own = {
+            name: a
+            for modules in (self.witness.account().trace.modules, self.runner.modules)
+            for m in modules.values()
+            for a, name in m.own
+        }
+        told = exercise.beside_proven(entries, lambda name: own.get(name, name.rpartition(".")[2]))
+        for i, (e, old) in enumerate(zip(entries, before.entries, strict=True)):
+            if (e.torch, e.mindspore) in told:
+                entries[i] = replace(e, review=False, why="", confidence=max(old.confidence, 0.99))
 
     def _lone(self, mapping: Mapping) -> set[tuple[tuple[str, ...], tuple[str, ...]]]:
         """The entries of whose shapes nothing is left over: a layer more, or less, in the port is none of these.

@@ -256,29 +256,288 @@ def shown(order: Sequence[int]) -> str:
     return "".join("qkv"[i] for i in order)
 
 
+def in_order(*order: int, **words: Any) -> Form:
+    return fused(W, W, W, order=order, **words)
+
+
 #: Pairs by name: each makes one.
 PAIRS: dict[str, Callable[[], Composite]] = {}
 
+
+def add(name: str, ours: Form, theirs: Form, several: int = 0, few: int = HEADS, count: int = 1, **words: Any) -> None:
+    PAIRS[name] = lambda: of_attention(ours, theirs, few, several, count, **words)
+
+
 for order in ORDERS:
-    PAIRS[f"apart to {shown(order)}"] = lambda order=order: of_attention(
-        apart(W, W, W), fused(W, W, W, order=order), several=2
+    one, many = in_order(*order), in_order(*order, groups=HEADS)
+    add(f"apart to {shown(order)}", apart(W, W, W), one, 2)
+    add(f"{shown(order)} to apart", one, apart(W, W, W), 2)
+    add(f"qkv to {shown(order)}", in_order(0, 1, 2), one)
+    add(f"apart to {shown(order)} by heads", apart(W, W, W), many, 2)
+    add(f"{shown(order)} by heads to apart", many, apart(W, W, W), 2)
+    add(f"{shown(order)} by heads to qkv", many, in_order(0, 1, 2))
+    add(f"qkv to {shown(order)} by heads", in_order(0, 1, 2), many)
+    add(f"turned {shown(order)} to apart", in_order(*order, layer="turned"), apart(W, W, W), 2)
+
+# What is told in one block goes first in the next ones.
+add("three blocks by heads", in_order(2, 0, 1, groups=HEADS), apart(W, W, W), 2, count=3)
+add("three blocks of another order", in_order(0, 1, 2), in_order(2, 0, 1, groups=HEADS), count=3)
+
+# Keys and values beside queries.
+QUERIES = apart(W, names=("query",))
+for order in ((0, 1), (1, 0)):
+    for groups in (1, HEADS):
+        kv = beside(QUERIES, fused(W, W, order=order, groups=groups, name="kv"))
+        name = f"{'kv' if order == (0, 1) else 'vk'}{' by heads' if groups > 1 else ''}"
+        add(f"apart to q and {name}", apart(W, W, W), kv, 2)
+        add(f"q and {name} to apart", kv, apart(W, W, W), 2)
+        add(f"q and kv to q and {name}", beside(QUERIES, fused(W, W, order=(0, 1), name="kv")), kv)
+
+# Fewer heads for keys and values.
+FEW = {"heads": HEADS, "groups": 2}
+GROUPED = apart(W, KV, KV)
+for name, words in {"in a row": {}, "by groups": {"groups": 2}, "k, v and q": {"order": (1, 2, 0)}}.items():
+    whole = fused(W, KV, KV, **words)
+    add(f"grouped queries apart to {name}", GROUPED, whole, 2, few=2, names=FEW)
+    add(f"grouped queries {name} to apart", whole, GROUPED, 2, few=2, names=FEW)
+    add(f"grouped queries in a row to {name}", fused(W, KV, KV), whole, few=2, names=FEW)
+    add(f"grouped queries {name} to in a row", whole, fused(W, KV, KV), few=2, names=FEW)
+
+# Without biases, and transposed on the other side.
+add("without biases", apart(W, W, W, bias=False), in_order(0, 1, 2, bias=False), 1)
+add("without biases, to apart", in_order(0, 2, 1, bias=False), apart(W, W, W, bias=False), 1)
+add("turned pieces to one", apart(W, W, W, layer="turned"), in_order(0, 1, 2), 2)
+add("pieces to one turned", apart(W, W, W), in_order(1, 0, 2, layer="turned"), 2)
+add("one to turned pieces", in_order(0, 1, 2), apart(W, W, W, layer="turned"), 2)
+add("a turned one by heads", in_order(0, 1, 2, groups=HEADS, layer="turned"), in_order(0, 1, 2))
+
+
+def gated(side: Any, form: Form) -> Any:
+    """A gated feed-forward layer."""
+    parts, project = form(side)
+
+    def forward(n: Any, x: Any) -> Any:
+        gate, up = project(n, x)
+        return n.down(gate * side.sigmoid(gate) * up)
+
+    return side.net(forward, **parts, down=side.linear(H, WIDTH))
+
+
+H = 24
+TWO = apart(H, H, names=("gate", "up"))
+
+
+def of_gated(ours: Form, theirs: Form, several: int) -> Composite:
+    pair = stacked(lambda s: gated(s, ours), lambda s: gated(s, theirs))
+    return Composite(*pair, values(BATCH, LENGTH, WIDTH), 2 * several)
+
+
+for order in ((0, 1), (1, 0)):
+    one = fused(H, H, order=order)
+    which = "gate and up" if order == (0, 1) else "up and gate"
+    PAIRS[f"apart to {which}"] = lambda one=one: of_gated(TWO, one, 2)
+    PAIRS[f"{which} to apart"] = lambda one=one: of_gated(one, TWO, 2)
+    PAIRS[f"gate and up to {which}"] = lambda one=one: of_gated(fused(H, H, order=(0, 1)), one, 0)
+
+
+# Convolutions: two in one, and a list of them on parts of the input.
+
+
+def two_convolutions(side: Any, form: str, order: Sequence[int]) -> Any:
+    """Two on one input, of different widths, joined and convolved again."""
+    sizes = (4, 6)
+    parts = {"a": side.conv(3, 4), "b": side.conv(3, 6)} if form == "apart" else {"both": side.conv(3, 10)}
+
+    def forward(n: Any, x: Any) -> Any:
+        if form == "apart":
+            a, b = n.a(x), n.b(x)
+        else:
+            y = n.both(x)
+            first = y[:, : sizes[order[0]]], y[:, sizes[order[0]] :]
+            a, b = first if order[0] == 0 else first[::-1]
+        return n.last(side.cat([side.tanh(a), b], 1))
+
+    return side.net(forward, **parts, last=side.conv(10, 2, 3))
+
+
+def of_convolutions(ours: str, theirs: str, order: Sequence[int]) -> Composite:
+    pair = [two_convolutions(s, f, order) for s, f in zip(SIDES, (ours, theirs), strict=True)]
+    return Composite(*pair, values(2, 3, 4, 5), 2)
+
+
+for order in ((0, 1), (1, 0)):
+    PAIRS[f"two convolutions in one {order}"] = lambda order=order: of_convolutions("apart", "one", order)
+    PAIRS[f"one convolution for two {order}"] = lambda order=order: of_convolutions("one", "apart", order)
+
+
+def parts_of_the_input(side: Any, form: str) -> Any:
+    """A grouped convolution, or a list of convolutions that see a part of the input each."""
+    if form == "grouped":
+        parts: dict[str, Any] = {"grouped": side.conv(6, 12, 3, groups=3)}
+    else:
+        parts = {"each": [side.conv(2, 4, 3) for _ in range(3)]}
+
+    def forward(n: Any, x: Any) -> Any:
+        x = side.tanh(n.first(x))
+        y = n.grouped(x) if form == "grouped" else side.cat([n.each[i](x[:, 2 * i : 2 * i + 2]) for i in range(3)], 1)
+        return n.last(side.tanh(y))
+
+    return side.net(forward, first=side.conv(3, 6), **parts, last=side.conv(12, 2))
+
+
+def of_parts(ours: str, theirs: str) -> Composite:
+    pair = [parts_of_the_input(s, f) for s, f in zip(SIDES, (ours, theirs), strict=True)]
+    return Composite(*pair, values(2, 3, 4, 5), 2)
+
+
+PAIRS["a list of convolutions in a grouped one"] = lambda: of_parts("list", "grouped")
+PAIRS["a grouped convolution for a list"] = lambda: of_parts("grouped", "list")
+
+
+# PyTorch's own attention, whose output layer is never called.
+
+
+def own_attention(side: Any, form: str) -> Any:
+    if form == "own":
+        if side is Torch:
+            import torch
+
+            inner = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+            return side.net(lambda n, x: n.attention(x, x, x, need_weights=False)[0], attention=inner)
+        from mindspore import nn
+
+        inner = nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
+        return side.net(lambda n, x: n.attention(x, x, x)[0], attention=inner)
+    return attention_scaled(side, apart(W, W, W))
+
+
+def attention_scaled(side: Any, form: Form) -> Any:
+    """As PyTorch's own layer computes it."""
+    parts, project = form(side)
+
+    def forward(n: Any, x: Any) -> Any:
+        q, k, v = (y.reshape((BATCH, LENGTH, -1, SIZE)).swapaxes(1, 2) for y in project(n, x))
+        y = side.softmax(q @ k.swapaxes(2, 3) * SIZE**-0.5) @ v
+        return n.out(y.swapaxes(1, 2).reshape((BATCH, LENGTH, WIDTH)))
+
+    return side.net(forward, heads=HEADS, **parts, out=side.linear(WIDTH, WIDTH))
+
+
+def of_own(ours: str, theirs: str) -> Composite:
+    pair = stacked(lambda s: own_attention(s, ours), lambda s: own_attention(s, theirs))
+    return Composite(*pair, values(BATCH, LENGTH, WIDTH), 4)
+
+
+PAIRS["attention of one container to four layers"] = lambda: of_own("own", "apart")
+PAIRS["four layers to attention of one container"] = lambda: of_own("apart", "own")
+
+
+# Experts in a list, or in one tensor.
+
+EXPERTS, INNER = 3, 8
+
+
+def one_expert(side: Any) -> Any:
+    def forward(n: Any, x: Any) -> Any:
+        gate = n.gate(x)
+        return n.down(gate * side.sigmoid(gate) * n.up(x))
+
+    layers = {"gate": (WIDTH, INNER), "up": (WIDTH, INNER), "down": (INNER, WIDTH)}
+    return side.net(forward, **{name: side.linear(*sizes, bias=False) for name, sizes in layers.items()})
+
+
+def mixture(side: Any, form: str, order: Sequence[int], turned: bool) -> Any:
+    """Experts, weighed by a router."""
+
+    def several(n: Any, x: Any, shares: Any) -> Any:
+        if form == "list":
+            return sum(shares[..., i : i + 1] * n.each[i](x) for i in range(EXPERTS))
+        total = 0
+        for i in range(EXPERTS):
+            both, down = n.both[i], n.down[i]
+            y = x @ (both.swapaxes(0, 1) if turned else both)
+            first = y[..., :INNER], y[..., INNER:]
+            gate, up = first if order[0] == 0 else first[::-1]
+            y = gate * side.sigmoid(gate) * up
+            total = total + shares[..., i : i + 1] * (y @ (down.swapaxes(0, 1) if turned else down))
+        return total
+
+    if form == "list":
+        experts = side.net(several, each=[one_expert(side) for _ in range(EXPERTS)])
+    else:
+        both, down = values(EXPERTS, WIDTH, 2 * INNER) / 4, values(EXPERTS, INNER, WIDTH) / 3
+        if turned:
+            both, down = both.swapaxes(1, 2).copy(), down.swapaxes(1, 2).copy()
+        experts = side.net(several, both=both, down=down)
+    return side.net(
+        lambda n, x: n.experts(x, side.softmax(n.router(x))), router=side.linear(WIDTH, EXPERTS), experts=experts
     )
-    PAIRS[f"{shown(order)} to apart"] = lambda order=order: of_attention(
-        fused(W, W, W, order=order), apart(W, W, W), several=2
-    )
-    PAIRS[f"qkv to {shown(order)}"] = lambda order=order: of_attention(fused(W, W, W), fused(W, W, W, order=order))
-    PAIRS[f"apart to {shown(order)} by heads"] = lambda order=order: of_attention(
-        apart(W, W, W), fused(W, W, W, order=order, groups=HEADS), several=2
-    )
-    PAIRS[f"{shown(order)} by heads to apart"] = lambda order=order: of_attention(
-        fused(W, W, W, order=order, groups=HEADS), apart(W, W, W), several=2
-    )
-    PAIRS[f"{shown(order)} by heads to qkv"] = lambda order=order: of_attention(
-        fused(W, W, W, order=order, groups=HEADS), fused(W, W, W)
-    )
-    PAIRS[f"qkv to {shown(order)} by heads"] = lambda order=order: of_attention(
-        fused(W, W, W), fused(W, W, W, order=order, groups=HEADS)
-    )
-    PAIRS[f"turned {shown(order)} to apart"] = lambda order=order: of_attention(
-        fused(W, W, W, order=order, layer="turned"), apart(W, W, W), several=2
-    )
+
+
+def of_experts(ours: str, theirs: str, order: Sequence[int], turned: bool, count: int = 2) -> Composite:
+    pair = stacked(lambda s: mixture(s, ours, order, turned), lambda s: mixture(s, theirs, order, turned), count)
+    return Composite(*pair, values(BATCH, LENGTH, WIDTH), 2 * count)
+
+
+for order in ((0, 1), (1, 0)):
+    for turned in (False, True):
+        name = f"{'gate, up' if order == (0, 1) else 'up, gate'}{', turned' if turned else ''}"
+        PAIRS[f"a list of experts in one tensor: {name}"] = lambda o=order, t=turned: of_experts("list", "one", o, t)
+        PAIRS[f"experts in one tensor as a list: {name}"] = lambda o=order, t=turned: of_experts("one", "list", o, t)
+
+
+# Gates of a recurrent layer.
+
+GATES = "ifgo"
+
+
+def gates_apart(side: Any, owned: bool) -> Any:
+    """A layer of long short-term memory whose gates are layers, or parameters, of their own."""
+    parts: dict[str, Any] = {}
+    for gate in GATES:
+        if owned:
+            parts |= {f"w_x{gate}": values(8, WIDTH) / 4, f"w_h{gate}": values(8, 8) / 3, f"b_{gate}": values(8)}
+        else:
+            parts |= {f"x{gate}": side.linear(WIDTH, 8), f"h{gate}": side.linear(8, 8)}
+
+    def gate(n: Any, name: str, x: Any, h: Any) -> Any:
+        if owned:
+            a, b = getattr(n, f"w_x{name}"), getattr(n, f"w_h{name}")
+            return x @ a.swapaxes(0, 1) + h @ b.swapaxes(0, 1) + getattr(n, f"b_{name}")
+        return getattr(n, f"x{name}")(x) + getattr(n, f"h{name}")(h)
+
+    def forward(n: Any, x: Any) -> Any:
+        h = c = x[:, 0, :8] * 0
+        found = []
+        for t in range(LENGTH):
+            i, f, g, o = (gate(n, name, x[:, t], h) for name in GATES)
+            c = side.sigmoid(f) * c + side.sigmoid(i) * side.tanh(g)
+            h = side.sigmoid(o) * side.tanh(c)
+            found.append(h[:, None])
+        return side.cat(found, 1)
+
+    return side.net(forward, **parts)
+
+
+def recurrent(side: Any, form: str) -> Any:
+    if form != "own":
+        inner = gates_apart(side, form == "owned")
+        return side.net(lambda n, x: n.last(n.rnn(x)), rnn=inner, last=side.linear(8, WIDTH))
+    if side is Torch:
+        import torch
+
+        inner = torch.nn.LSTM(WIDTH, 8, batch_first=True)
+    else:
+        from mindspore import nn
+
+        inner = nn.LSTM(WIDTH, 8, batch_first=True)
+    return side.net(lambda n, x: n.last(n.rnn(x)[0]), rnn=inner, last=side.linear(8, WIDTH))
+
+
+def of_gates(ours: str, theirs: str, several: int) -> Composite:
+    pair = stacked(lambda s: recurrent(s, ours), lambda s: recurrent(s, theirs), 1)
+    return Composite(*pair, values(BATCH, LENGTH, WIDTH), several)
+
+
+PAIRS["a recurrent layer for four gates each"] = lambda: of_gates("own", "apart", 4)
+PAIRS["four gates each in a recurrent layer"] = lambda: of_gates("apart", "own", 4)
