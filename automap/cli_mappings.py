@@ -15,6 +15,7 @@ from automap.cli_options import (
     fitting_given,
     given_inputs,
     inputs_given,
+    merge_lora_given,
     say,
     seed_given,
     show,
@@ -61,12 +62,7 @@ def _file_or_folder(context: click.Context, option: click.Parameter, path: str) 
 @click.option("--allow-nan", is_flag=True, help="Let tensors with NaN pass.")
 @click.option("--allow-overflow", is_flag=True, help="Let values pass that are out of the range of their new type.")
 @fitting_given
-@click.option(
-    "--merge-lora",
-    metavar="alpha=ALPHA",
-    help="Merge LoRA adapters into their weights; ',adapter=NAME' names one of several, ',rooted' takes alpha over the "
-    "square root of the rank.",
-)
+@merge_lora_given
 @click.option(
     "--shard-size",
     metavar="SIZE",

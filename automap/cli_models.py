@@ -16,6 +16,7 @@ from automap.cli_options import (
     file_to_write,
     given_inputs,
     inputs_given,
+    merge_lora_given,
     opened,
     say,
     seed_given,
@@ -159,6 +160,7 @@ def trace(
 @click.option("--static", is_flag=True, help="Do not run the networks: listings decide alone.")
 @click.option("--trace", is_flag=True, help="Demand that the networks are run; without it, they are if they can.")
 @click.option("--ignore-names", is_flag=True, help="Names are no evidence.")
+@merge_lora_given
 @seed_given
 @click.option(
     "--report", metavar="F.html", callback=file_to_write(".html", ".htm", dash=False), help="Write a page about it."
@@ -183,6 +185,7 @@ def infer(
     static: bool,
     trace: bool,
     ignore_names: bool,
+    merge_lora: str | None,
     seed: int,
     report: str | None,
     lock: str | None,
@@ -207,6 +210,8 @@ def infer(
         raise click.UsageError(f"--static runs nothing, so {useless} is of no use with it")
     if weights is not None and lock is not None:
         raise click.UsageError("a lock is checked with seeded weights, so --weights is of no use with --lock")
+    if merge_lora is not None and lock is not None:
+        raise click.UsageError("a lock holds both networks as they are, so --merge-lora is of no use with --lock")
     _check_apart(output, torch, mindspore)
     with working(f"Reading {torch}"):
         left = opened(torch, "torch", torch_args)
@@ -224,6 +229,7 @@ def infer(
             ignore_names=ignore_names,
             seed=seed,
             weights=weights,
+            merge_lora=merge_lora,
             progress=progress,
         )
     if output == "-":

@@ -156,6 +156,13 @@ inputs_given = options(
     click.option("--inputs", "inputs_file", metavar="F.npz", help="The same from a file of arrays."),
 )
 
+merge_lora_given = click.option(
+    "--merge-lora",
+    metavar="alpha=ALPHA",
+    help="Merge LoRA adapters into their weights; ',adapter=NAME' names one of several, ',rooted' takes alpha over the "
+    "square root of the rank.",
+)
+
 seed_given = click.option("--seed", default=0, show_default=True, help="Of the weights and inputs drawn.")
 
 

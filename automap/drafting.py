@@ -13,6 +13,7 @@ from automap.folding import folded
 from automap.graph import Param
 from automap.layers import Layer, bare_names, common_module, core, modules_above
 from automap.leftovers import Free, adding_up, joined, other_forms
+from automap.lora import is_part
 from automap.mapping import Entry, RunnerUp, Unmatched
 from automap.matching import Doubt
 from automap.names import slot_of, split_leaf
@@ -362,6 +363,9 @@ class Draft:
                 yield Unmatched(p.name, f"the same tensor as {home}", alias_of=home)
             elif p.leaf == "num_batches_tracked":
                 yield Unmatched(p.name, "no counterpart in MindSpore")
+            elif is_part(p.name):
+                why = "of another LoRA adapter" if self.torch.merge else "of LoRA, which --merge-lora alpha=… merges"
+                yield Unmatched(p.name, why, review=not self.torch.merge)
             elif _is_computed(p):
                 yield Unmatched(p.name, "a table or mask that MindSpore computes")
             else:

@@ -17,6 +17,7 @@ from automap.errors import ListingError
 if TYPE_CHECKING:
     import networkx as nx
 
+    from automap.lora import Merge
     from automap.tracing import Trace
 
 Framework = Literal["torch", "mindspore"]
@@ -79,6 +80,7 @@ class Listing:
         framework: ``"torch"`` or ``"mindspore"``.
         parameters: in definition order; names are unique.
         source: where it came from, in the user's words.
+        merge: how low-rank adaptations in it are merged into their weights; None: they are parameters like others.
 
     Raises:
         ListingError: nothing is listed, or a name is listed twice.
@@ -87,6 +89,7 @@ class Listing:
     framework: Framework
     parameters: tuple[Param, ...]
     source: str = field(default="", compare=False)
+    merge: Merge | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         where = self.source or f"the {self.framework} listing"

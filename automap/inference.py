@@ -6,6 +6,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from collections.abc import Mapping as Dict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from automap import pins as pinned
@@ -17,8 +18,10 @@ from automap.errors import InputError, SourceError
 from automap.graph import Listing
 from automap.layers import Layer, bare_paths, gates_apart, layers_of
 from automap.listing_files import FRAMEWORK_NAMES
+from automap.lora import Merge
 from automap.mapping import Mapping, Side
 from automap.matching import Doubt, Matcher, Solution
+from automap.reparametrised import merged
 from automap.repeats import fold, unfold
 from automap.trace_file import TraceSource
 from automap.weights import fitting
@@ -44,6 +47,7 @@ def infer(
     ignore_names: bool = False,
     seed: int = 0,
     weights: Any = None,
+    merge_lora: Any = None,
     torch_forward: Any = None,
     ms_forward: Any = None,
     progress: Callable[[str], None] | None = None,
@@ -67,6 +71,8 @@ def infer(
         pins: pairs that are settled, ``"T=M"`` each; ``*`` stands for any text, the same on both sides.
         ignore_names: names and definition order count as no evidence.
         weights: a PyTorch checkpoint or state dict to run the networks on, instead of seeded weights.
+        merge_lora: map the weights with low-rank adaptations in the PyTorch network as what they are once merged: their
+            alpha, or a dict, as for :func:`automap.apply`.
         torch_forward, ms_forward: called as ``forward(model, *inputs)`` instead of the networks.
         progress: is told in words what is being done.
         torch_args, ms_args: keyword arguments for factories.
@@ -83,7 +89,7 @@ def infer(
         raise SourceError("trace demands that the networks are run, and static that they are not: give one of them")
     left = open_source(torch, "torch", torch_args)
     right = open_source(mindspore, "mindspore", ms_args)
-    listings = left.listing(), right.listing()
+    listings = replace(left.listing(), merge=Merge.of(merge_lora)), right.listing()
     found = match(*listings, pins, ignore_names)
     if static:
         return found
@@ -153,7 +159,7 @@ def match(
     """
     settled = pinned.resolve(pins, torch, mindspore)
     joined = pinned.several(pins, torch, mindspore)
-    ways = _besides(joined, settled, ways)
+    ways = _besides(joined, settled, merged(torch, ways))
     states = [p for p in mark_optimizer_states(mindspore.parameters) if p.kind == "optimizer"]
     apart = {p.name for p in states}
     ours, theirs = join(torch, mindspore, settled, apart, ways, ignore_names)

@@ -11,15 +11,17 @@ import re
 from collections.abc import Collection, Iterable
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from automap import transforms
 from automap.dtypes import Array
 from automap.errors import ConversionError, TransformError
 from automap.graph import Framework, Listing, Shape
-from automap.sources import Source
-from automap.stored import Stored
 from automap.transforms import Transform
+
+if TYPE_CHECKING:
+    from automap.sources import Source
+    from automap.stored import Stored
 
 _FACTOR = re.compile(
     r"(?P<layer>.+)\.lora_(?P<table>embedding_)?(?P<half>A|B|down|up)(?:\.(?!weight$)(?P<adapter>[^.]+))?(?:\.weight)?"
@@ -90,6 +92,16 @@ class Merge:
         """What makes the merged weight of the weight and its two factors."""
         flags = {"transposed": pair.transposed, "rooted": self.rooted}
         return (Transform("lora", {"alpha": self.alpha, **{k: v for k, v in flags.items() if v}}),)
+
+    @staticmethod
+    def check(name: str, chain: tuple[Transform, ...], shapes: Iterable[Shape | None]) -> None:
+        """Raise a ConversionError where the shapes of a weight and its factors, as far as known, do not fit."""
+        known = [s for s in shapes if s is not None]
+        try:
+            if len(known) == 3:
+                transforms.shape_after(chain, known)
+        except TransformError as e:
+            raise ConversionError(f"{name} and its LoRA pair cannot be merged ({e})") from None
 
     def pairs(self, names: Collection[str]) -> list[Pair]:
         """The adaptations that are merged, one for each weight.
@@ -199,10 +211,7 @@ class MergedSource:
             pair = found.get(name)
             if pair is not None:
                 parts = (tensor, tensors[pair.a], tensors[pair.b])
-                try:
-                    transforms.shape_after(merge.chain(pair), [t.shape for t in parts])
-                except TransformError as e:
-                    raise ConversionError(f"{source.text}: {name} and its LoRA pair cannot be merged ({e})") from None
+                merge.check(name, merge.chain(pair), [t.shape for t in parts])
                 tensor = _Merged(parts, merge.chain(pair))
             self._tensors[without_base(name)] = tensor
         listing = source.listing()

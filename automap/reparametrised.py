@@ -15,6 +15,7 @@ from math import prod
 
 from automap.graph import Listing, Param, Shape
 from automap.layers import core
+from automap.lora import Merge, without_base
 from automap.names import RECURRENT, slot_of, split_leaf
 from automap.transforms import Transform
 
@@ -52,7 +53,8 @@ class Computed:
 
     @property
     def kind(self) -> str:
-        return self.chain[0].op
+        """The transform that computes it, or "" where it only has another name."""
+        return self.chain[0].op if self.chain else ""
 
     @property
     def main(self) -> Param:
@@ -104,7 +106,51 @@ def computed(listing: Listing) -> Found:
             plain = f"{module}{word}"
             for p in parts.values():
                 unknown[p.name] = f"{plain} is computed from it, in a way that automap does not know"
+    if listing.merge is not None:
+        weights += _adapted(listing, listing.merge)
     return Found(tuple(_tied(weights)), unknown)
+
+
+def _adapted(listing: Listing, merge: Merge) -> Iterator[Computed]:
+    """The weights with low-rank adaptations, and what stands beside such a weight, under their plain names.
+
+    Raises:
+        ConversionError: there is nothing to merge, or it cannot be merged.
+    """
+    found = {p.base: p for p in merge.pairs(list(listing.by_name))}
+    for p in listing:
+        plain = without_base(p.name)
+        if plain != p.name and plain in listing.by_name:
+            continue
+        if p.name in found:
+            parts = (p, listing.by_name[found[p.name].a], listing.by_name[found[p.name].b])
+            chain = merge.chain(found[p.name])
+            merge.check(p.name, chain, [q.shape for q in parts])
+            yield Computed(plain, parts, chain)
+        elif plain != p.name:
+            yield Computed(plain, (p,), ())
+
+
+Told = tuple[tuple[Param, ...], tuple[Param, ...], tuple[Transform, ...]]
+
+
+def merged(torch: Listing, ways: Sequence[Told]) -> list[Told]:
+    """Ways from PyTorch's parameters to MindSpore's, those from a weight with an adaptation going from all its parts.
+
+    A layer that runs beside its adaptation looks like the port's layer, which gets the same.
+    """
+    if torch.merge is None:
+        return list(ways)
+    parts = {w.main.name: w for w in computed(torch).weights if w.kind == "lora"}
+    away = {p.name for w in parts.values() for p in w.others}
+    out: list[Told] = []
+    for ts, ms, chain in ways:
+        weight = parts.get(ts[0].name)
+        if weight is not None and len(ts) == 1:
+            out.append((weight.parts, ms, (*weight.chain, *chain)))
+        elif (weight is not None and ts == weight.parts) or away.isdisjoint(t.name for t in ts):
+            out.append((ts, ms, chain))
+    return out
 
 
 def _made(listing: Listing, module: str, word: str, new: bool, parts: dict[str, Param]) -> Computed | None:
@@ -211,7 +257,10 @@ def decided(torch: Listing, mindspore: Listing, gone: tuple[Collection[str], Col
     out = []
     for i, (mine, theirs) in enumerate((found, found[::-1])):
         weights = [w for w in mine.weights if not any(p.name in gone[i] for p in w.parts)]
+        merged = [w for w in weights if w.kind not in _PARTS]
+        weights = [w for w in weights if w.kind in _PARTS]
         one, apart = _by_kind(weights, theirs.weights, counts[i], counts[1 - i])
+        one += merged
         unknown = {n: why for n, why in mine.unknown.items() if n not in gone[i]}
         if i == 1:
             # What is divided by its own singular value cannot be made of what is divided already.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from safetensors.numpy import save_file
 
 from automap.conversion import ConversionReport, apply, convert
 from automap.dtypes import Array
-from automap.errors import ConversionError
+from automap.errors import ConversionError, MappingError
+from automap.graph import Listing, Param
+from automap.inference import infer
 from automap.lora import Merge, pairs, without_base
 from automap.sources import open_source
+from automap.transforms import to_text
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:
@@ -145,6 +149,107 @@ def test_from_file_to_file(tmp_path: Path) -> None:
     assert report.conversion.merged == ["model.a.weight"]
     held = open_source(tmp_path / "m.safetensors", "mindspore").read()
     np.testing.assert_allclose(held["a.w"], merged(tensors()), rtol=2e-3)
+
+
+# In a mapping. -------------------------------------------------------------------------------------------------------
+
+
+def torch_listing(prefix: str = "") -> Listing:
+    found = [Param(n, a.shape, "float32") for n, a in tensors(prefix).items()]
+    return Listing("torch", (*found, Param(f"{prefix}norm.weight", (9,), "float32")))
+
+
+PORT = Listing(
+    "mindspore",
+    (
+        Param("a.weight", (3, 4), "float32"),
+        Param("a.bias", (3,), "float32"),
+        Param("b.weight", (2, 3), "float32"),
+        Param("norm.gamma", (9,), "float32"),
+    ),
+)
+
+
+@pytest.mark.parametrize("prefix", ["", "base_model.model."])
+def test_a_mapping_that_merges(prefix: str) -> None:
+    mapping = infer(torch_listing(prefix), PORT, merge_lora=6)
+    names = [prefix + n for n in ("a.base_layer.weight", "a.lora_A.default.weight", "a.lora_B.default.weight")]
+    entry = next(e for e in mapping.entries if e.mindspore == ("a.weight",))
+    assert entry.torch == tuple(names)
+    assert to_text(entry.transform) == "lora(alpha=6.0)"
+    assert {e.torch: e.mindspore for e in mapping.entries if e is not entry} == {
+        (f"{prefix}a.base_layer.bias",): ("a.bias",),
+        (f"{prefix}b.weight",): ("b.weight",),
+        (f"{prefix}norm.weight",): ("norm.gamma",),
+    }
+    assert not mapping.needs_review
+    assert not mapping.unmatched_torch
+    out = to_numpy(mapping, tensors(prefix) | {f"{prefix}norm.weight": numbers(9)})
+    np.testing.assert_allclose(out["a.weight"], merged(tensors()), rtol=1e-6)
+    with pytest.raises(MappingError, match="lora has no inverse: a merged weight does not tell its parts"):
+        mapping.invert()
+
+
+def test_a_mapping_that_does_not_merge_says_how() -> None:
+    mapping = infer(torch_listing(), PORT)
+    reasons = {u.name: u.why for u in mapping.unmatched_torch}
+    assert reasons == {f"a.lora_{x}.default.weight": "of LoRA, which --merge-lora alpha=… merges" for x in "AB"}
+    assert mapping.needs_review
+    rows = [replace(p, shape=(5, 2)) if "lora_B" in p.name else p for p in torch_listing()]
+    with pytest.raises(ConversionError, match=r"a\.base_layer\.weight and its LoRA pair cannot be merged"):
+        infer(Listing("torch", tuple(rows)), PORT, merge_lora=6)
+    with pytest.raises(ConversionError, match="no LoRA pair to merge"):
+        infer(replace(PORT, framework="torch"), PORT, merge_lora=6)
+
+
+@pytest.mark.frameworks
+def test_a_merging_mapping_is_proven() -> None:
+    """The adapted network runs beside a port that has plain weights."""
+    import mindspore as ms
+    import torch
+    from torch import nn
+
+    import automap.mindspore_edge  # noqa: F401  # before MindSpore
+
+    class Adapted(nn.Module):
+        def __init__(self, inputs: int, outputs: int, rank: int, alpha: float) -> None:
+            super().__init__()
+            self.base_layer, self.scale = nn.Linear(inputs, outputs), alpha / rank
+            self.lora_A = nn.ModuleDict({"default": nn.Linear(inputs, rank, bias=False)})
+            self.lora_B = nn.ModuleDict({"default": nn.Linear(rank, outputs, bias=False)})
+
+        def forward(self, x: Any) -> Any:
+            return self.base_layer(x) + self.scale * self.lora_B["default"](self.lora_A["default"](x))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = Adapted(6, 8, 2, 4.0), Adapted(8, 5, 2, 4.0)
+            self.norm = nn.LayerNorm(8)
+
+        def forward(self, x: Any) -> Any:
+            return self.last(self.norm(torch.relu(self.first(x))))
+
+    class Port(ms.nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc1, self.fc2 = ms.nn.Dense(6, 8), ms.nn.Dense(8, 5)
+            self.ln = ms.nn.LayerNorm((8,), epsilon=1e-5)
+
+        def construct(self, x: Any) -> Any:
+            return self.fc2(self.ln(ms.ops.relu(self.fc1(x))))
+
+    mapping = infer(Net(), Port(), inputs=["float32[3,6]"], merge_lora=4)
+    assert mapping.proof is not None
+    assert mapping.proof.status == "proven", mapping.proof
+    assert len(mapping) == 6
+    assert all(e.evidence["proven"] == "forward" for e in mapping.entries)
+    wrong = infer(Net(), Port(), inputs=["float32[3,6]"], merge_lora=8)
+    assert wrong.proof is not None
+    assert wrong.proof.status != "proven"
+
+
+# Against modules. ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.frameworks
