@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,7 +35,6 @@ from automap.listing_files import (
 from automap.quiet import quiet_mindspore
 from automap.specs import article, framework_of, is_model
 from automap.stored import Deferred, Held, Sliced, Stored
-from automap.trace_file import TraceSource
 
 __all__ = [
     "Sink",
@@ -111,11 +111,12 @@ def open_source(source: Any, framework: Framework | None, args: Mapping[str, Any
         ListingError: it has no parameters, or two of the same name.
     """
     args = dict(args or {})
-    if isinstance(source, _OPENED):
+    if _is_open(source):
         check_side(source.framework, framework, "a source", source.text)
         if args:
             raise SourceError(f"{source.text} is open already and takes no arguments ({', '.join(args)})", source.text)
-        return source
+        opened: Source = source
+        return opened
     if isinstance(source, str | Path):
         text = str(source)
         path = Path(source)
@@ -278,8 +279,12 @@ def _one_in_the_file(tensors: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     return {n: tuple(o for o in group if o != n) for group in groups.values() if len(group) > 1 for n in group}
 
 
-#: What :func:`open_source` gives.
-_OPENED = (_ListingSource, _ModelSource, _TensorSource, TraceSource)
+def _is_open(source: Any) -> bool:
+    """Whether it is what ``open_source`` gives."""
+    traces = sys.modules.get("automap.trace_file")  # without which there is no source of that kind either
+    return isinstance(source, _ListingSource | _ModelSource | _TensorSource) or (
+        traces is not None and isinstance(source, traces.TraceSource)
+    )
 
 
 def _open_object(obj: Any, framework: Framework | None, args: Mapping[str, Any], text: str) -> Source:
@@ -341,6 +346,8 @@ def _open_file(path: Path, text: str, framework: Framework | None) -> Source:
         raise SourceError(f"{text}: only checkpoints are read from there: copy the file to this machine", text)
     if suffix == ".trace":
         check_side("torch", framework, "a trace", text)
+        from automap.trace_file import TraceSource  # which takes time to import
+
         return TraceSource(path, text)
     if suffix == ".py":
         raise SourceError(f"{text} is a Python file: name the class or factory in it, as {text}:build", text)
