@@ -101,7 +101,7 @@ def layout(tensors: Mapping[str, Described]) -> Layout:
 
 def _head(name: str, tensor: Described, length: int) -> bytes:
     """The bytes before a slice's content."""
-    dims = b"".join(bytes([_DIMS]) + _number(d) for d in tensor.shape or (0,))
+    dims = b"".join(bytes([_DIMS]) + _number(d) for d in tensor.shape)
     inner = dims + _field(_TYPE, _CODES[tensor.dtype].encode()) + bytes([_CONTENT]) + _number(length)
     middle = _field(_TAG, name.encode()) + bytes([_TENSOR]) + _number(len(inner) + length)
     return bytes([_VALUE]) + _number(len(middle) + len(inner) + length) + middle + inner

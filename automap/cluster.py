@@ -86,7 +86,7 @@ class _Cluster(Engine):
         homes = dict(zip(futures, jobs, strict=True))
         done = {}
         try:
-            for future in as_completed(futures):
+            for future in as_completed(futures, loop=self._client.loop):
                 outcome = future.result()
                 if isinstance(outcome, AutomapError):
                     raise outcome

@@ -333,7 +333,9 @@ def _open_state(state: Mapping[Any, Any], framework: Framework | None, text: str
 def _open_file(path: Path, text: str, framework: Framework | None) -> Source:
     suffix = path.suffix.lower()
     if not _there(text):
-        if suffix in (*_KNOWN_FILES, ".py") or places.is_address(text):
+        if places.is_address(text):
+            raise SourceError(f"there is nothing at {text}: check the address", text)
+        if suffix in (*_KNOWN_FILES, ".py"):
             raise specs.no_file(text)
         raise SourceError(
             f"{text!r} is no source: give a file ({' '.join(_KNOWN_FILES)}), module:attr or file.py:attr", text

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch.nn.utils import parametrize
 
-from automap.dtypes import BFLOAT16, Array
+from automap.dtypes import BFLOAT16, OPAQUE, Array
+from automap.dtypes import dtype_name as name_of_array
 from automap.errors import ConversionError, SourceError
 from automap.files import nature
 from automap.graph import Listing, Param
@@ -142,6 +143,8 @@ def parameter(array: Array, name: str = "") -> torch.Tensor:
     """
     if array.dtype == BFLOAT16:
         return torch.tensor(array.view(np.int16)).view(torch.bfloat16)
+    if (kind := name_of_array(array)) in OPAQUE:
+        return torch.tensor(array.view(np.uint8)).view(getattr(torch, kind))
     return torch.tensor(array)
 
 
@@ -151,14 +154,17 @@ def array_of(tensor: torch.Tensor, name: str = "a tensor") -> Array:
     Raises:
         SourceError: it holds no numbers that NumPy can hold; the message names it.
     """
+    name_of = dtype_name(tensor.dtype)
     try:
         plain = tensor.detach().cpu().resolve_conj().resolve_neg()
-        if plain.dtype == torch.bfloat16:
-            plain = plain.contiguous().view(torch.int16)
+        if plain.dtype == torch.bfloat16 or name_of in OPAQUE:
+            plain = plain.contiguous().view(torch.int16 if plain.dtype == torch.bfloat16 else torch.uint8)
         array: Array = plain.numpy().copy()
     except (RuntimeError, TypeError, NotImplementedError, ValueError) as error:
         what = " ".join(str(error).split("\n")[0].split())
         raise SourceError(f"{name} has no values that NumPy can hold ({tensor.dtype}): {what}", name) from error
+    if name_of in OPAQUE:
+        return array.view(OPAQUE[name_of])
     return array.view(BFLOAT16) if tensor.dtype == torch.bfloat16 else array
 
 

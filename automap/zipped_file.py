@@ -8,6 +8,7 @@ other name, and anything else that is not known here, is left to PyTorch and its
 from __future__ import annotations
 
 import io
+import itertools
 import math
 import pickle
 import struct
@@ -79,6 +80,9 @@ def _load(path: str, file: BinaryIO, archive: zipfile.ZipFile) -> Any:
     if order is not None and archive.read(order) != b"little":
         raise UnknownFormError("its bytes have another order")
 
+    starts = [*sorted(info.header_offset for info in records.values()), archive.start_dir]
+    ends = dict(itertools.pairwise(starts))
+
     def storage(key: Any) -> _Storage:
         kind, dtype, name, _, count = key
         record = records[f"{folder}data/{name}"]
@@ -89,7 +93,11 @@ def _load(path: str, file: BinaryIO, archive: zipfile.ZipFile) -> Any:
         lengths = struct.unpack("<HH", header[26:30])
         start = record.header_offset + 30 + sum(lengths)
         size = size_of(dtype.name, count) if dtype.name else count
-        if header[:4] != b"PK\x03\x04" or size > record.file_size:
+        if (
+            header[:4] != b"PK\x03\x04"
+            or size > record.file_size
+            or start + record.file_size > ends[record.header_offset]
+        ):
             raise UnknownFormError("a storage that is not whole")
         return _Storage(dtype.name, start, start + size)
 
