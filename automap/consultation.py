@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from automap import sources
 from automap.comparison import TOLERANCE, Comparison
 from automap.diagnosis import Patient
 from automap.doctor import Doctor
 from automap.dtypes import Array
-from automap.errors import AutomapError
+from automap.errors import AutomapError, InputError
 from automap.findings import Finding
 from automap.graph import Listing
 from automap.mapping import Mapping as ParameterMapping
@@ -85,6 +85,41 @@ def ask(case: Case, outputs: Sequence[Comparison], passed: bool, verdict: str, c
         return Opinion(findings, _passed(findings, verdict), code)
     words, status = _failed(doctor, findings, outputs, case.spread, verdict, code)
     return Opinion(findings, words, status, repaired=doctor.repaired_error if findings else None)
+
+
+def of_a_refusal(case: Case, expected: Any, error: InputError) -> Opinion:
+    """Why MindSpore raises an error on what PyTorch takes.
+
+    Args:
+        expected: what PyTorch gave.
+        error: MindSpore's.
+
+    Raises:
+        InputError: it cannot be told; the cell that raises the error is named.
+    """
+    from automap import outline_doctor, torch_operations, torch_settings
+    from automap.outline import outlined
+    from automap.witness import Port, Testimony
+
+    ours, theirs = case.forwards
+    with case.torch.holding(case.state):
+        steps = outlined(case.torch, torch_settings.read, torch_operations.observed, case.inputs, ours)
+    testimony = Testimony(case.inputs, expected, case.state.__getitem__)
+    recording = outline_doctor.Recording(steps, case.listing, case.torch.modules, testimony, None)
+    port = Port(case.mindspore, case.mapping, case.made, theirs, (), case.spread)
+    opinion = outline_doctor.examine(recording, port)
+    if opinion.exit_code != 3 or opinion.repaired is None:
+        raise outline_doctor.refused(error, opinion) from error
+    causes = [f for f in opinion.findings if f.kind != "training"]
+    words = f"The mapping holds, the networks differ ({error}): {_counted(causes, opinion.repaired)}."
+    return replace(opinion, verdict=words)
+
+
+def _counted(causes: Sequence[Finding], repaired: float) -> str:
+    """How many causes there are, and what is left once they are repaired."""
+    several = len(causes) > 1
+    named = f"{len(causes)} cause{'s' if several else ''}"
+    return f"{named}; with {'them' if several else 'it'} repaired the error is {repaired:.1e}"
 
 
 def _doctor(case: Case, tolerance: float, noise: float) -> Doctor:
@@ -165,7 +200,7 @@ def _failed(
     if doubtful := [f for f in causes if not f.ports_own]:
         words = f"The networks differ{figures}: {named}; {after}. A wrong mapping would look the same as"
         return f"{words} {doubtful[0].words}: whether the mapping holds there is not proven.", 1
-    return f"The mapping holds, the networks differ{figures}: {named}; {after}.", 3
+    return f"The mapping holds, the networks differ{figures}: {_counted(causes, doctor.repaired_error)}.", 3
 
 
 def lines(findings: Sequence[Finding]) -> list[str]:

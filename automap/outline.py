@@ -12,6 +12,7 @@ from difflib import SequenceMatcher
 from typing import Any
 
 from automap.dtypes import Array
+from automap.errors import AutomapError
 from automap.recording import Call, Observed, record
 from automap.running import Forward, Inputs, Module, Runner
 from automap.settings import Layer
@@ -28,6 +29,7 @@ class Step:
     Attributes:
         shape: of the first tensor that it got.
         inputs, outputs: fingerprints of the tensors that it got and gave.
+        failed: it raised an error. This is not in a file.
         stateless: it has no parameters and calls nothing that is in the outline by itself.
     """
 
@@ -41,6 +43,7 @@ class Step:
     outputs: tuple[Fingerprint, ...]
     stateless: bool
     owns: bool
+    failed: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,21 @@ def outlined(
     observed: Observed | None,
     inputs: Inputs,
     forward: Forward | None,
-) -> tuple[tuple[Step, ...], Any]:
-    """Run a network of either framework once: its outline, and its outputs. The arguments are those of ``record``."""
-    calls, outputs = record(runner, read, observed, inputs, forward, _Prints())
-    return tuple(map(_step, calls)), outputs
+) -> tuple[Step, ...]:
+    """Run a network of either framework once: its outline, up to where it raises an error, if it does.
+
+    The arguments are those of :func:`automap.recording.record`.
+
+    Raises:
+        AutomapError: it does not even begin to run.
+    """
+    calls: list[Call] = []
+    try:
+        record(runner, read, observed, inputs, forward, _Prints(), calls)
+    except AutomapError:
+        if not calls:
+            raise
+    return tuple(map(_step, calls))
 
 
 def _step(call: Call) -> Step:
@@ -85,6 +99,7 @@ def _step(call: Call) -> Step:
     return Step(
         call.path, call.name, call.function, layer, call.turn, inputs[0][0] if inputs else (),
         tuple(f for _, f in inputs), tuple(f for _, f in outputs), call.stateless, call.owns,
+        call.failed,
     )  # fmt: skip
 
 
@@ -124,7 +139,7 @@ def side_by_side(torch: Sequence[Step], mindspore: Sequence[Step], homes: Mappin
 
 
 def _says_something(step: Step) -> bool:
-    return step.stateless and step.layer.kind not in _SILENT and bool(step.inputs) and bool(step.outputs)
+    return step.stateless and step.layer.kind not in _SILENT and bool(step.inputs)
 
 
 def homes_of(

@@ -20,7 +20,7 @@ from automap.consultation import Opinion, homes
 from automap.diagnosis import Diagnosis, words_of
 from automap.doctor import finding
 from automap.dtypes import Array
-from automap.errors import AutomapError
+from automap.errors import AutomapError, InputError
 from automap.examination import Examination
 from automap.experiments import name_of
 from automap.findings import Finding, Kind
@@ -28,10 +28,11 @@ from automap.graph import Listing
 from automap.outline import Pair, Step, homes_of, outlined, side_by_side
 from automap.recording import Observed, distance
 from automap.repairs import Tools, with_settings
+from automap.running import Module
 from automap.settings import Difference, differences
 from automap.sightings import Edit, Key
-from automap.tracing import Trace, apart
-from automap.witness import Port, Testimony
+from automap.tracing import apart
+from automap.witness import Port, Testimony, Witness
 
 #: Families whose members a port may leave out without being wrong.
 _OPTIONAL = frozenset({"dropout"})
@@ -48,14 +49,14 @@ class Recording:
     Attributes:
         steps: PyTorch's outline.
         listing: of its parameters.
-        trace: of its modules.
+        modules: those that own parameters, by path.
         testimony: the run.
         same: fingerprints of equal values differ by at most this; None if the outline is that of another run.
     """
 
     steps: Sequence[Step]
     listing: Listing
-    trace: Trace
+    modules: Mapping[str, Module]
     testimony: Testimony
     same: float | None
 
@@ -70,12 +71,29 @@ def examine(recording: Recording, port: Port) -> Opinion:
     ).opinion()
 
 
+def of_a_refusal(witness: Witness, testimony: Testimony, port: Port) -> Opinion | None:
+    """Why a port raises an error on what PyTorch takes; None where PyTorch's side has no outline."""
+    steps = witness.outline()
+    if not steps:
+        return None
+    return examine(Recording(steps, witness.listing, witness.account().trace.modules, testimony, None), port)
+
+
+def refused(error: InputError, opinion: Opinion | None) -> InputError:
+    """The error for a port that does not run, with what is known about it."""
+    words = f"{error} (PyTorch takes them)"
+    if opinion is not None and opinion.findings:
+        words += f"; {'; '.join(f.words for f in opinion.findings)}"
+    return InputError(words, error.text)
+
+
 class _Doctor:
     """One examination."""
 
     def __init__(self, recording: Recording, port: Port, tools: Tools, observed: Observed) -> None:
         self.recording, self.port, self.tools, self.observed = recording, port, tools, observed
         self.outputs, self.inputs = recording.testimony.outputs, recording.testimony.inputs
+        self.failed: Step | None = None  # the innermost call that raised an error
         #: By the identity of a diagnosis: the places where what is missing may be put.
         self.ways: dict[int, list[tuple[Key, Edit]]] = {}
         #: By the identity of a diagnosis: the call in both networks, and what differs there.
@@ -87,11 +105,15 @@ class _Doctor:
         runner, forward = self.port.runner, self.port.forward
         try:
             with runner.holding(self.port.made):
-                steps, _ = outlined(runner, self.tools.read, self.observed, self.inputs, forward)
+                steps = outlined(runner, self.tools.read, self.observed, self.inputs, forward)
+                self.failed = next((s for s in reversed(steps) if s.failed), None)
                 found = homes_of(
-                    homes(self.port.mapping, self.recording.listing), self.recording.trace.modules, runner.modules
+                    homes(self.port.mapping, self.recording.listing), self.recording.modules, runner.modules
                 )
                 pairs = side_by_side(self.recording.steps, steps, found)
+                if self.failed is not None:  # what would have come after it is not missing
+                    last = max((i for i, p in enumerate(pairs) if p.mindspore is not None), default=-1)
+                    pairs = pairs[: last + 1]
                 return self._concluded(pairs)
         except AutomapError as error:
             return Opinion((), "", 1, (f"the layers could not be examined: {error}",))
@@ -108,7 +130,9 @@ class _Doctor:
         errors, repaired = self._repaired(causes)
         findings = [finding(causes[same], error) for same, error in errors.items()]
         clear = bool(findings) and repaired <= self.allowed
-        if not clear:
+        if not clear and self.failed is not None:
+            findings.append(self._raised(pairs, self.failed))
+        elif not clear:
             # Nothing proves these, but they are what differs.
             findings += [
                 finding(g, None) for same, g in causes.items() if g[0].kind == "between" and same not in errors
@@ -117,6 +141,15 @@ class _Doctor:
             findings += [] if strange is None else [strange]
         findings += [finding(group, None) for group in training.values()]
         return Opinion(tuple(findings), "", 3 if clear else 1, repaired=repaired if errors else None)
+
+    def _raised(self, pairs: Sequence[Pair], failed: Step) -> Finding:
+        """Where an error is raised."""
+        theirs = next((p.torch for p in pairs if p.mindspore == failed), None)
+        d = Diagnosis(
+            float(len(pairs)), "operation", "raises", (theirs.path,) if theirs is not None else (), (failed.path,),
+            theirs.name if theirs is not None else "nothing", failed.name, note="it raises an error here", fed=True,
+        )  # fmt: skip
+        return finding([d], None)
 
     def _diagnoses(self, pair: Pair, rank: float) -> list[Diagnosis]:
         theirs, ours = pair.torch, pair.mindspore
@@ -153,7 +186,7 @@ class _Doctor:
         if not has:
             own = getattr(cell, "bias", None)
             return None if own is None else -self.port.runner.array(own)
-        module = self.recording.trace.modules.get(theirs.path)
+        module = self.recording.modules.get(theirs.path)
         name = dict(module.own).get("bias") if module is not None else None
         return None if name is None else np.array(self.recording.testimony.value(name))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from automap import comparison, conversion, exercise
+from automap import comparison, conversion, exercise, outline_doctor
 from automap.activations import Activations
 from automap.arrangements import Way, shape_key
 from automap.comparison import Comparison
@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 #: Exchanges that are tried of parameters that no cell tells.
 MOST_EXCHANGES = 12
+
+#: In the place of an output, where there is none because the port raises an error.
+_REFUSED = "the run"
 
 #: Makes the mapping anew: it is given what running the networks has settled.
 Settle = Callable[[Sequence[Way]], Mapping]
@@ -144,24 +147,33 @@ class Prover:
         """
         say = self.request.progress
         say("Running the PyTorch network")
+        refused: InputError | None = None
         with self.witness.testimony(0) as first:
             account = self.witness.account()
             self.spread = dict(account.spread)
             say("Identifying the cells of the MindSpore network")
-            found = self._identify(first, account)
-            ways = self._settled(found, account)
-            mapping = self.start if self._is_known(ways) else self.settle(ways)
-            say("Comparing the outputs")
-            if self._ran_as(found, mapping):
-                self.comparisons += self._compared(0, first.outputs, found.outputs)
+            try:
+                found = self._identify(first, account)
+            except InputError as error:
+                refused, found, mapping = error, Identified(), self.static
+                self._examine_refusal(mapping, first, error)
             else:
-                self._compare(mapping, first)
-            self._examine(mapping, first)
+                ways = self._settled(found, account)
+                mapping = self.start if self._is_known(ways) else self.settle(ways)
+                say("Comparing the outputs")
+                if self._ran_as(found, mapping):
+                    self.comparisons += self._compared(0, first.outputs, found.outputs)
+                else:
+                    self._compare(mapping, first)
+                self._examine(mapping, first)
         weight = None
         for run in range(1, len(self.witness.seeds)):
             with self.witness.testimony(run) as further:
-                self._compare(mapping, further)
-                self._examine(mapping, further)
+                if refused is None:
+                    self._compare(mapping, further)
+                    self._examine(mapping, further)
+                else:
+                    self._examine_refusal(mapping, further, refused)
                 if run == len(self.witness.seeds) - 1 and (self._agree() or self._explained()):
                     say("Looking for parameters without an effect")
                     weight = self.witness.weight(further, lambda where, a: self._allowed(where, a, a))
@@ -171,8 +183,8 @@ class Prover:
     def _idle_pieces(self, mapping: Mapping, testimony: Testimony) -> frozenset[str]:
         """Of what the port keeps apart, the pieces that have no effect on its outputs."""
         pieces = [name for e in mapping.entries if len(e.mindspore) > 1 for name in e.mindspore]
-        if not pieces:
-            return frozenset()
+        if not pieces or any(c.where == _REFUSED for c in self.comparisons):
+            return frozenset(pieces)  # a port that does not run shows nothing of them
         forward, seed = self.request.ms_forward, self.witness.seeds[-1]
         with self.runner.holding(self._made(mapping, testimony)):
             outputs = self.runner.run(testimony.inputs, forward)
@@ -185,6 +197,21 @@ class Prover:
                 seed,
                 lambda where, a: self._allowed(where, a, a),
             )
+
+    def _examine_refusal(self, mapping: Mapping, testimony: Testimony, error: InputError) -> None:
+        """MindSpore raises an error on what PyTorch takes: where, and what differs there.
+
+        Raises:
+            InputError: what differs does not explain it, or the mapping does not hold once it is repaired.
+        """
+        self.request.progress("Examining where the MindSpore network raises an error")
+        port = Port(self.runner, mapping, self._made(mapping, testimony), self.request.ms_forward, (), self.spread)
+        run = len(self.opinions)
+        opinion = outline_doctor.of_a_refusal(self.witness, testimony, port)
+        if opinion is None or opinion.exit_code != 3:
+            raise outline_doctor.refused(error, opinion) from error
+        self.opinions.append(opinion)
+        self.comparisons.append(Comparison(_REFUSED, run, "structure", str(error)))
 
     def _examine(self, mapping: Mapping, testimony: Testimony) -> None:
         """Where the outputs of a run differ: why. Once something stays unexplained, further runs are not asked."""
@@ -200,7 +227,8 @@ class Prover:
 
     def _explained(self) -> bool:
         """Whether all that differs was found, and is the port's, and the outputs agree once it is repaired."""
-        allowed = min((c.allowed / c.scale for c in self.comparisons if c.scale), default=0.0)
+        least = max(comparison.TOLERANCE.get(d, 0.0) for d in (self.witness.dtype, self.runner.dtype))
+        allowed = min((c.allowed / c.scale for c in self.comparisons if c.scale), default=least)
         return self._port_differs() and all(
             o is not None and o.exit_code == 3 and o.repaired is not None and o.repaired <= allowed
             for o in self.opinions

@@ -35,6 +35,7 @@ class Call:
         outputs: the tensors that it gave.
         leaf: it called no other module.
         owns: it has parameters of its own.
+        failed: it raised an error; it gave nothing then.
     """
 
     index: int
@@ -48,6 +49,7 @@ class Call:
     outputs: tuple[Kept, ...]
     leaf: bool
     owns: bool
+    failed: bool = False
 
     @property
     def stateless(self) -> bool:
@@ -72,8 +74,9 @@ def record(
     inputs: Inputs,
     forward: Forward | None,
     store: Keeper,
+    calls: list[Call] | None = None,
 ) -> tuple[list[Call], Any]:
-    """Run PyTorch once and record it.
+    """Run a network once and record it.
 
     Args:
         runner: of the network, which holds the weights.
@@ -82,6 +85,7 @@ def record(
         inputs: of the run.
         forward: instead of the network's own.
         store: where the values go.
+        calls: where the calls go, so that they are there, too, if the run raises an error.
 
     Returns:
         The calls in the order of their beginning, and the outputs.
@@ -108,23 +112,16 @@ def record(
             inside[-1][2] = True
         closed = (layer.own and bool(layer.kind)) or (bool(module.own) and module.path not in inner)
         inside.append([module.path, closed, False])
+        gave: tuple[Kept, ...] | None = None
         try:
             out = proceed(*visit.args, **visit.kwargs)
+            gave = keep(out)
         finally:
             _, _, parent = inside.pop()
-        found[index] = Call(
-            index,
-            len(found),
-            module.path,
-            module.kind,
-            False,
-            layer,
-            nth,
-            given,
-            keep(out),
-            not parent,
-            bool(module.own),
-        )
+            found[index] = Call(
+                index, len(found), module.path, module.kind, False, layer, nth, given, gave or (), not parent,
+                bool(module.own), gave is None,
+            )  # fmt: skip
         return out
 
     def observe(name: str, layer: Layer, args: Any, kwargs: Any, call: Callable[..., Any]) -> Any:
@@ -133,14 +130,25 @@ def record(
         path, index = inside[-1][0], len(found)
         found.append(None)
         given = keep((args, kwargs))
-        out = call(*args, **kwargs)
         nth = turn(path, name)
-        found[index] = Call(index, len(found), path, name, True, layer, nth, given, keep(out), True, False)
+        gave: tuple[Kept, ...] | None = None
+        try:
+            out = call(*args, **kwargs)
+            gave = keep(out)
+        finally:
+            found[index] = Call(
+                index, len(found), path, name, True, layer, nth, given, gave or (), True, False, gave is None
+            )  # fmt: skip
         return out
 
-    with observed(observe) if observed is not None else nullcontext():
-        outputs = runner.run(inputs, forward, watch)
-    return [c for c in found if c is not None], outputs
+    try:
+        with observed(observe) if observed is not None else nullcontext():
+            outputs = runner.run(inputs, forward, watch)
+    finally:
+        made = [c for c in found if c is not None]
+        if calls is not None:
+            calls += made
+    return made, outputs
 
 
 def with_children(runner: Runner) -> set[str]:

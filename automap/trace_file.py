@@ -200,6 +200,9 @@ class Recorded:
                 return self.record.weight[kind]
         return self.record.weight[kinds[-1]]
 
+    def outline(self) -> tuple[Step, ...]:
+        return self.record.steps
+
     def examine(self, testimony: Testimony, port: Port) -> Opinion | None:
         if not self.record.steps:
             return None
@@ -207,7 +210,7 @@ class Recorded:
 
         account = self.account()
         same = max(account.tolerance, default=0.0) if self._run == 0 else None
-        recording = outline_doctor.Recording(self.record.steps, self.listing, account.trace, testimony, same)
+        recording = outline_doctor.Recording(self.record.steps, self.listing, account.trace.modules, testimony, same)
         return outline_doctor.examine(recording, port)
 
 

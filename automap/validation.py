@@ -273,19 +273,24 @@ class Run:
             expected = [self.torch.run(x, self.torch_forward) for x in drawn]
             spread = self.spread(drawn, expected) if self.rtol is None else {}
         made = self.converted(state)
-        with self.mindspore.holding(made):
-            answers = [self.answer(x) for x in drawn]
+        try:
+            with self.mindspore.holding(made):
+                answers = [self.mindspore.run(x, self.ms_forward) for x in drawn]
+        except InputError as error:
+            opinion = consultation.of_a_refusal(self._case(drawn[0], state, made, spread), expected[0], error)
+            nothing = (Comparison("the run", 0, "structure", str(error)),)
+            told = tuple(self.assumptions)
+            return Validation(
+                False, opinion.verdict, opinion.exit_code, nothing, told, (), probe.describe(), self.seed,
+                findings=opinion.findings,
+            )  # fmt: skip
         left_out = tuple(p.name for p in self.target if p.kind != "optimizer" and p.name not in made)
         self.assumptions += self.mindspore.remarks()
         outputs = tuple(self.compared(expected, answers, spread))
         passed, verdict, code = self._verdict(outputs, expected, left_out)
         findings: tuple[Finding, ...] = ()
         if self.per_layer or any(not c.passed for c in outputs):
-            forwards = self.torch_forward, self.ms_forward
-            case = consultation.Case(
-                self.torch, self.mindspore, self.mapping, self.listing, state, made, drawn[0], forwards,
-                self.kernel_noise, spread,
-            )  # fmt: skip
+            case = self._case(drawn[0], state, made, spread)
             opinion = consultation.ask(case, outputs, passed, verdict, code)
             findings, code, verdict = opinion.findings, opinion.exit_code, opinion.verdict or verdict
             self.assumptions += opinion.notes
@@ -298,6 +303,14 @@ class Run:
         runs = [Case(*row) for row in zip(drawn, expected, answers, strict=True)]
         answer = parity.examine(self.wanted, self._point(state, made), runs, passed, verdict, code)
         return dataclasses.replace(result, **{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})
+
+    def _case(
+        self, inputs: Inputs, state: dict[str, Array], made: dict[str, Array], spread: dict[str, float]
+    ) -> consultation.Case:
+        return consultation.Case(
+            self.torch, self.mindspore, self.mapping, self.listing, state, made, inputs,
+            (self.torch_forward, self.ms_forward), self.kernel_noise, spread,
+        )  # fmt: skip
 
     def _power(self, inputs: Inputs, outputs: Any, state: dict[str, Array], spread: dict[str, float]) -> Strength:
         mapped = {name for e in self.mapping.entries for name in e.torch}
@@ -338,12 +351,6 @@ class Run:
             self.mapping, kept, framework="numpy", target=self.target, report=report
         )
         return made
-
-    def answer(self, inputs: Inputs) -> Any:
-        try:
-            return self.mindspore.run(inputs, self.ms_forward)
-        except InputError as error:
-            raise InputError(f"{error} (PyTorch takes them)", error.text) from error
 
     def spread(self, drawn: list[Inputs], expected: list[Any]) -> dict[str, float]:
         """How far rounding, and the error of this machine's kernels, move each output of this network."""

@@ -116,6 +116,9 @@ class Witness(Protocol):
     def feed(self, activations: Activations) -> Feed | None:
         """What every module saw and gave in the first run, or None where it is not to be had; inside its testimony."""
 
+    def outline(self) -> tuple[Step, ...]:
+        """The first run in outline, empty where there is none; inside the testimony of any run."""
+
     def weight(self, testimony: Testimony, allowed: Allowed) -> Weight:
         """What matters for the outputs of the last run; inside its testimony."""
 
@@ -235,11 +238,10 @@ class Live:
         return feed
 
     def outline(self) -> tuple[Step, ...]:
-        """The first run in outline; inside its testimony."""
+        """The first run in outline."""
         from automap import torch_operations, torch_settings
 
-        steps, _ = outlined(self.runner, torch_settings.read, torch_operations.observed, self._inputs, self._forward)
-        return steps
+        return outlined(self.runner, torch_settings.read, torch_operations.observed, self._inputs, self._forward)
 
     def weight(self, testimony: Testimony, allowed: Allowed) -> Weight:
         trace = self.account().trace
