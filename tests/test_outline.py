@@ -12,6 +12,7 @@ from test_doctor import IMAGE, ms_net, torch_net
 import automap
 from automap import trace_file
 from automap.cli import main
+from automap.errors import InputError
 from automap.outline import Step, from_json, side_by_side, to_json
 from automap.settings import Layer
 from automap.tracing import fingerprint
@@ -121,3 +122,82 @@ def test_the_command_says_so(trace: str, tmp_path: Path, capsys: pytest.CaptureF
     code = main(["infer", trace, f"{tmp_path}/port.py:build", "-o", str(tmp_path / "mapping.json")])
     assert code == 3
     assert "LayerNorm epsilon 0.001 here, 1e-06 in torch (ln)" in capsys.readouterr().err
+
+
+# -- ports that raise an error -----------------------------------------------------------------------------------------
+
+
+def small_torch() -> Any:
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, 2, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(128, 5)
+    )
+
+
+def small_port(flat: bool = True, **wrong: Any) -> Any:
+    from mindspore import nn
+
+    class Port(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Conv2d(3, 8, 3, pad_mode="valid", has_bias=True)
+            how = {"pad_mode": "pad", "padding": 1, "stride": 2} | wrong
+            self.b = nn.Conv2d(8, 8, 3, has_bias=True, **how)
+            self.relu, self.flat, self.head = nn.ReLU(), nn.Flatten(), nn.Dense(128, 5)
+
+        def construct(self, x: Any) -> Any:
+            x = self.relu(self.b(self.relu(self.a(x))))
+            return self.head(self.flat(x) if flat else x)
+
+    return Port()
+
+
+SMALL = ["float32[2,3,10,10]"]
+HOMES = {f"{t}.{p}": f"{m}.{p}" for t, m in (("0", "a"), ("2", "b"), ("5", "head")) for p in ("weight", "bias")}
+
+
+@pytest.fixture(scope="module")
+def small_trace(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("traces") / "small.trace")
+    automap.write_trace(path, small_torch(), inputs=SMALL)
+    return path
+
+
+@pytest.mark.frameworks
+@pytest.mark.parametrize("live", [True, False], ids=["live", "recorded"])
+def test_a_setting_that_makes_a_later_cell_raise_is_named_and_repaired(small_trace: str, live: bool) -> None:
+    port = small_port(stride=1)
+    before = {p.name: p.asnumpy().copy() for p in port.get_parameters()}
+    mapping = automap.infer(small_torch(), port, inputs=SMALL) if live else automap.infer(small_trace, port)
+    assert mapping.proof is not None
+    assert (mapping.proof.status, mapping.proof.exit_code) == ("differs", 3)
+    (only,) = mapping.proof.findings
+    assert only.startswith("Conv2d stride 1 here, 2 in torch (b): another form -> ")
+    assert all(e.evidence["proven"] == "forward" and not e.review for e in mapping.entries)
+    assert all(np.array_equal(p.asnumpy(), before[p.name]) for p in port.get_parameters())
+
+
+@pytest.mark.frameworks
+def test_validate_names_it_too() -> None:
+    found = automap.validate(HOMES, small_torch(), small_port(stride=1), inputs=SMALL)
+    assert (found.passed, found.exit_code) == (False, 3)
+    assert found.verdict.startswith("The mapping holds, the networks differ (the MindSpore network does not run on ")
+    assert [(f.setting, f.mindspore, f.torch) for f in found.findings] == [("stride", ("b",), ("2",))]
+
+
+@pytest.mark.frameworks
+def test_a_wrong_mapping_is_not_proven_by_what_makes_the_port_run() -> None:
+    port = small_port(stride=1)
+    wrong = HOMES | {"0.bias": "b.bias", "2.bias": "a.bias"}
+    with pytest.raises(InputError, match=r"\(PyTorch takes them\)"):
+        automap.validate(wrong, small_torch(), port, inputs=SMALL)
+
+
+@pytest.mark.frameworks
+def test_where_settings_do_not_explain_the_error_the_cell_is_named() -> None:
+    words = r"\(PyTorch takes them\); head \(Dense; Linear in torch\): it raises an error here$"
+    with pytest.raises(InputError, match=words):
+        automap.infer(small_torch(), small_port(flat=False), inputs=SMALL)
+    with pytest.raises(InputError, match=words):
+        automap.validate(HOMES, small_torch(), small_port(flat=False), inputs=SMALL)
