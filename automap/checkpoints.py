@@ -98,6 +98,7 @@ _STATES = re.compile(
     r"|accum_update|momentum_buf)\.|exp_avg_sq_(?:row_|col_)?"
 )
 _LIKELY_STATES = re.compile(r"(?:moment|momentum|accum|stat|linear|prev|step_size|ax_?)\.|mu_product_|mu_|eta_")
+_PATTERNS = (_STATES, _LIKELY_STATES)
 _STEPS = re.compile(r"global_step|learning_rate(_group_\d+)?|state_step|step_t")
 _SCALARS = re.compile(
     _STEPS.pattern + r"|beta[12]_power|momentum|afactor_step|scale_sense|current_iterator_step"
@@ -115,7 +116,7 @@ def mark_optimizer_states(params: Iterable[Param]) -> list[Param]:
     params = list(params)
     names = {p.name for p in params}
     stepped = any(_STEPS.fullmatch(p.leaf) for p in params)
-    patterns = (_STATES, _LIKELY_STATES) if stepped else (_STATES,)
+    patterns = _PATTERNS if stepped else (_STATES,)
     # (outer, rest) of every name that has a state's prefix at its start or after a dot.
     cuts = {
         name: [
@@ -131,14 +132,45 @@ def mark_optimizer_states(params: Iterable[Param]) -> list[Param]:
     states = {p.name for p in params if p.kind == "optimizer"}
     states |= {n for n in names if any(outer + rest in names for outer, rest in cuts[n])}
     # Below another wrapper only a name's end can be compared, and `linear.weight` ends like any other layer: what
-    # shows an optimizer there is that it has a state for a good part of the network.
+    # shows an optimizer there is that it has a state for a good part of the network. An optimizer that was made before
+    # the network was wrapped has the names of then: it needs more than the last word.
     below: dict[str, set[str]] = defaultdict(set)
     for n in names:
         for outer, rest in cuts[n]:
-            if outer and rest in tails:
+            if rest in tails and (outer or "." in rest):
                 below[n[: len(n) - len(rest)]].add(n)
     plain = sum(1 for n in names if not cuts[n])
     states |= {n for found in below.values() if 4 * len(found) >= plain for n in found}
     if states:
         states |= {p.name for p in params if _SCALARS.fullmatch(p.leaf) and len(p.shape or ()) < 2}
     return [replace(p, kind="optimizer") if p.name in states else p for p in params]
+
+
+def why_apart(name: str) -> str:
+    """Why a parameter that is listed as ``optimizer`` is no part of the network."""
+    starts = (0, *(i + 1 for i, c in enumerate(name) if c == "."))
+    if _SCALARS.fullmatch(name.rpartition(".")[2]) or any(p.match(name, i) for i in starts for p in _PATTERNS):
+        return "the state of an optimizer"
+    return "kept by a cell around the network, not trained"
+
+
+def without_state(params: Iterable[Param]) -> set[str]:
+    """The parameters of a listing for which its optimizer has no state, so that nothing trains them.
+
+    Nothing where no optimizer is listed. Wrappers before either name do not matter.
+    """
+    params = list(params)
+    ends = set()
+    for p in params:
+        if p.kind == "optimizer":
+            starts = (0, *(i + 1 for i, c in enumerate(p.name) if c == "."))
+            ends |= {p.name[m.end() :] for i in starts for pattern in _PATTERNS if (m := pattern.match(p.name, i))}
+    ends.discard("")
+    if not ends:
+        return set()
+    return {
+        p.name
+        for p in params
+        if p.kind != "optimizer"
+        and not any(p.name[i:] in ends for i in (0, *(k + 1 for k, c in enumerate(p.name) if c == ".")))
+    }

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from automap.checkpoints import why_apart, without_state
 from automap.compounds import Compound, Joined
 from automap.folding import folded
 from automap.graph import Param
@@ -19,6 +20,7 @@ from automap.matching import Doubt
 from automap.names import slot_of, split_leaf
 from automap.reaching import Axes, can_reach, reaching, ways
 from automap.transforms import Transform
+from automap.wrapping import STATISTICS, beside, common_prefix
 
 #: An alternative that loses less than this (in the weights of `matching.py`, one part of the evidence in full) makes
 #: an entry doubtful. Confidence is 0.5 where nothing is lost and 0.9 here.
@@ -374,7 +376,23 @@ class Draft:
                 hint = f"; it may be tied to {twins[0]}" if len(twins) == 1 else ""
                 yield Unmatched(p.name, f"no MindSpore parameter is left for it{hint}", review=True)
 
+    def _beside_the_network(self) -> dict[str, str]:
+        """MindSpore parameters of cells around the network, with the reason; PyTorch's have all found their homes."""
+        gone = self.taken | self.states | {name for e in self.late for name in e.mindspore}
+        # A live cell's are known to the edge, and not told by their names.
+        free = [p for p in self.mindspore if p.name not in gone and p.owner is None]
+        if not free or not self.taken or any(u.review for u in self.unmatched_torch()):
+            return {}
+        marked = (replace(p, kind="optimizer") if p.name in self.states else p for p in self.mindspore)
+        idle = {name for name in without_state(marked) if name.rpartition(".")[2] not in STATISTICS}
+        found = {
+            p.name: "no optimizer has a state of it, and nothing of PyTorch is left" for p in free if p.name in idle
+        }
+        around = beside(self.taken, [p.name for p in free], common_prefix([p.name for p in self.torch]), idle)
+        return found | dict.fromkeys(around, "kept by a cell around the network, and nothing of PyTorch is left")
+
     def unmatched_mindspore(self) -> Iterator[Unmatched]:
+        around = self._beside_the_network()
         shapes = {core(p.shape) for p in self.torch}
         late = {name for e in self.late for name in e.mindspore}
         for p in self.mindspore:
@@ -386,7 +404,9 @@ class Draft:
                     Unmatched(q.name, "no PyTorch parameter is left for it", review=True) for q in compound.parts
                 )
             elif p.name in self.states:
-                yield Unmatched(p.name, "the state of an optimizer")
+                yield Unmatched(p.name, why_apart(p.name))
+            elif p.name in around:
+                yield Unmatched(p.name, around[p.name])
             elif _is_computed(p):
                 yield Unmatched(p.name, "a table or mask that PyTorch computes")
             elif p.shape is not None and core(p.shape) not in shapes:

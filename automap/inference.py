@@ -25,6 +25,7 @@ from automap.reparametrised import merged
 from automap.repeats import fold, unfold
 from automap.trace_file import TraceSource
 from automap.weights import fitting
+from automap.wrapping import rejoined, renamed, restored
 
 if TYPE_CHECKING:
     from automap.sources import Source
@@ -159,6 +160,14 @@ def match(
     """
     settled = pinned.resolve(pins, torch, mindspore)
     joined = pinned.several(pins, torch, mindspore)
+    moved = rejoined([p.name for p in mindspore if p.kind != "optimizer"])
+    if moved:  # a cell with an optimizer calls some parameters of a layer otherwise than the rest of it
+        inside = renamed(mindspore, moved)
+        given: list[tuple[tuple[str, ...], tuple[str, ...]]] = [((t,), (m,)) for t, m in settled.items()]
+        given += [(tuple(t.name for t in ts), tuple(m.name for m in ms)) for ts, ms, _ in joined]
+        pairs = [f"{','.join(ts)}={','.join(moved.get(m, m) for m in ms)}" for ts, ms in given]
+        ways = [(ts, tuple(inside.by_name[moved.get(m.name, m.name)] for m in ms), way) for ts, ms, way in ways]
+        return replace(restored(match(torch, inside, pairs, ignore_names, ways), moved, mindspore), pins=tuple(pins))
     ways = _besides(joined, settled, merged(torch, ways))
     states = [p for p in mark_optimizer_states(mindspore.parameters) if p.kind == "optimizer"]
     apart = {p.name for p in states}

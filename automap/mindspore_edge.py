@@ -17,21 +17,17 @@ quiet_mindspore()
 
 import mindspore as ms  # noqa: E402
 from mindspore import nn  # noqa: E402
-from mindspore.experimental import optim as experimental  # noqa: E402
 
 from automap.dtypes import BFLOAT16, Array, dtype_name  # noqa: E402
 from automap.errors import ConversionError, ListingError, SourceError  # noqa: E402
 from automap.files import nature  # noqa: E402
 from automap.graph import Kind, Listing, Param  # noqa: E402
 from automap.listing_files import dtype_name as type_name  # noqa: E402
+from automap.mindspore_wrapping import OPTIMIZERS, TRAINING, network_inside  # noqa: E402
 
 #: What MindSpore's norms call the statistics that they keep, as attributes.
 _STATISTICS = {"moving_mean", "moving_variance", "running_mean", "running_var", "num_batches_tracked"}
 
-
-#: Cells whose parameters are states of the training, with all that is below them, and cells that own a few such.
-_OPTIMIZERS = (nn.Optimizer, experimental.Optimizer)
-_TRAINING = (nn.TrainOneStepCell, nn.DynamicLossScaleUpdateCell, nn.FixedLossScaleUpdateCell)
 
 #: How often one cell is followed when several others refer to it.
 _MOST_NAMES = 64
@@ -46,7 +42,7 @@ class _Place(NamedTuple):
         attribute: the last part of the path.
         cell: the cell there.
         reference: it is there by way of a ``ParameterTuple``, which may refer to another cell's parameter.
-        state: it is a state of an optimizer or of a wrapper for training.
+        state: it is a state of an optimizer, or kept by a wrapper for training and not trained.
     """
 
     order: int
@@ -218,24 +214,34 @@ def _walk(model: nn.Cell) -> Iterator[tuple[ms.Parameter, _Place]]:
     """Every place of every parameter, in definition order: a cell's own parameters, then its children's."""
     orders = itertools.count()
     visits: Counter[int] = Counter()
+    shells = _cells_around(model, network_inside(model))
 
     def places(cell: nn.Cell, path: str, above: tuple[int, ...], state: bool) -> Iterator[tuple[ms.Parameter, _Place]]:
         # A shared cell gives further names, up to a point: cells that all refer to each other have no end of them.
         visits[id(cell)] += 1
         if id(cell) in above or visits[id(cell)] > _MOST_NAMES:
             return
-        state = state or isinstance(cell, _OPTIMIZERS)
-        weights = {id(p) for p in getattr(cell, "parameters", ())} if isinstance(cell, _OPTIMIZERS) else set()
+        state = state or isinstance(cell, OPTIMIZERS)
+        weights = {id(p) for p in getattr(cell, "parameters", ())} if isinstance(cell, OPTIMIZERS) else set()
         tuples = {id(p) for held in vars(cell).values() if isinstance(held, ms.ParameterTuple) for p in held}
         for attribute, p in cell._params.items():
             if p is not None:
-                own_state = (state or isinstance(cell, _TRAINING)) and id(p) not in weights
+                around = isinstance(cell, TRAINING) or (id(cell) in shells and not p.requires_grad)
+                own_state = (state or around) and id(p) not in weights
                 yield p, _Place(next(orders), path + attribute, attribute, cell, id(p) in tuples, own_state)
         for name, child in cell._cells.items():
             if child is not None:
                 yield from places(child, f"{path}{name}.", (*above, id(cell)), state)
 
     return places(model, "", (), False)
+
+
+def _cells_around(model: nn.Cell, network: nn.Cell) -> set[int]:
+    """The cells that are not in a network, by their identities."""
+    if network is model:
+        return set()
+    inside = {id(cell) for _, cell in network.cells_and_names()}
+    return {id(cell) for _, cell in model.cells_and_names()} - inside
 
 
 def _check_names(params: list[Param], source: str) -> None:

@@ -31,12 +31,11 @@ from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
 from automap.mindspore_equals import NoEqualError
 from automap.mindspore_standins import LACKS, LACKS_TYPE, StandIns
+from automap.mindspore_wrapping import network_inside
 from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Module, Watch
 
 #: Messages about an operation whose backward MindSpore does not have; the group names it.
 _LACKS_BACKWARD = (re.compile(r"primitive (\w+)'s bprop not defined"),)
-
-_WRAPPERS = (ms.nn.TrainOneStepCell, ms.nn.WithLossCell)
 
 
 class Runner:
@@ -46,8 +45,7 @@ class Runner:
 
     def __init__(self, model: ms.nn.Cell) -> None:
         # What wraps a network for training would train it.
-        while isinstance(model, _WRAPPERS):
-            model = model.network if isinstance(model, ms.nn.TrainOneStepCell) else model.backbone_network
+        model = network_inside(model)
         self.model = model
         # The names as they are before any forward: slicing a CellList renames the parameters in it.
         self._parameters = {p.name: p for _, p in model.parameters_and_names()}

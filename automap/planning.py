@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Collection, Sequence
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from automap import sources, transforms
+from automap import sources, transforms, wrapping
+from automap.checkpoints import why_apart, without_state
 from automap.conversion_report import ConversionReport
 from automap.dtypes import HELD, check_cast, dtype_name, is_float, is_packed, parse_dtype
 from automap.errors import ConversionError, MappingError, SourceError, TransformError
@@ -188,9 +190,10 @@ class Planner:
         self._dtype = None if self.dtype is None else _dtype(self.dtype)
         made: Framework = self.mapping.given if self.reverse else self.mapping.made
         goals = _goals(self.target, made)
-        names = set(self.mapping.names(made))
-        self._prefix = prefix_change(names, goals.keys()) if goals else ("", "")
-        self._goals = None if goals is None else {renamed(n, *reversed(self._prefix)): g for n, g in goals.items()}
+        names = {name for entry in self.mapping.entries for name in entry.names(made)}
+        self._target_names: dict[str, str] = self._called(names, goals.keys(), made) if goals else {}
+        back = {new: old for old, new in self._target_names.items()}
+        self._goals = None if goals is None else {back.get(n, n): g for n, g in goals.items()}
         if self.reverse:
             try:
                 self.mapping = self.mapping.invert({n: g[0] for n, g in (self._goals or {}).items()})
@@ -226,19 +229,40 @@ class Planner:
             {name: tensor for name, tensor in found.items() if tensor is not None},
         )
 
+    def _called(self, have: Collection[str], want: Collection[str], framework: Framework) -> dict[str, str]:
+        """What each name is called on the other side, where prefixes and cells for training are no matter."""
+        change = prefix_change(have, want)
+        called = {name: renamed(name, *change) for name in have}
+        if framework == "mindspore" and not all(name in want for name in called.values()):
+            other = wrapping.changes(have, want)
+            if len(other) > sum(name in want for name in called.values()):
+                return {name: other.get(name, name) for name in have}
+        return called
+
     def _in_the_mappings_names(self, source: Source) -> tuple[dict[str, Stored], dict[str, Param]]:
         """The given tensors and what is known of them; a prefix in the way is changed."""
         given, made = self.mapping.given, self.mapping.made
         tensors = source.tensors()
         known = set(self.mapping.names(given))
-        self.report.prefix = prefix_change(tensors.keys(), known)
-        tensors = {renamed(name, *self.report.prefix): tensor for name, tensor in tensors.items()}
+        states = {p.name for p in source.listing() if p.kind == "optimizer"}
+        wanted = {name for entry in self.mapping.entries for name in entry.names(given)}
+        called = self._called([n for n in tensors if n not in states], known if given == "torch" else wanted, given)
+        changed = [(name, new) for name, new in called.items() if new in wanted]
+        self.report.prefix = _change_of_prefix(changed)
+        self._beside: set[str] = set()
+        if given == "mindspore":
+            bare = wrapping.common_prefix([name for entry in self.mapping.entries for name in entry.torch])
+            idle = without_state(source.listing())
+            self._beside = {
+                n for n in wrapping.beside([old for old, _ in changed], called, bare, idle) if n not in known
+            }
+        tensors = {called.get(name, name): tensor for name, tensor in tensors.items()}
         if not known & tensors.keys() and set(self.mapping.names(made)) & tensors.keys():
             raise turned_round(source.text, made)
         listed = {}
         for p in source.listing():
-            aliases = tuple(renamed(name, *self.report.prefix) for name in p.aliases)
-            listed[renamed(p.name, *self.report.prefix)] = replace(p, aliases=aliases)
+            aliases = tuple(called.get(name, renamed(name, *self.report.prefix)) for name in p.aliases)
+            listed[called.get(p.name, p.name)] = replace(p, aliases=aliases)
         return tensors, listed
 
     def _find(self, tensors: dict[str, Stored], listed: dict[str, Param]) -> dict[str, Stored | None]:
@@ -273,7 +297,9 @@ class Planner:
             elif name.rpartition(".")[2] == "num_batches_tracked":
                 why = "a counter that MindSpore does not keep"
             elif listed[name].kind == "optimizer":
-                why = "a state of an optimizer"
+                why = why_apart(name)
+            elif name in self._beside:
+                why = "kept by a cell around the network"
             elif tied is not None:
                 why = f"another name of {tied}"
             elif is_part(name) and self.report.merged:
@@ -376,7 +402,7 @@ class Planner:
         )
 
     def _target_name(self, name: str) -> str:
-        return renamed(name, *self._prefix)
+        return self._target_names.get(name, name)
 
 
 def _keeps_bytes(chain: Sequence[Transform]) -> bool:
@@ -464,6 +490,19 @@ def prefix_change(have: Collection[str], want: Collection[str]) -> tuple[str, st
             if count > most:
                 best, most = (strip, put), count
     return best
+
+
+def _change_of_prefix(changed: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """What most of the old names begin with, and what the new ones have instead."""
+    pairs: Counter[tuple[str, str]] = Counter()
+    for old, new in changed:
+        same = 0
+        while same < min(len(old), len(new)) and old[-1 - same] == new[-1 - same]:
+            same += 1
+        rest = old[len(old) - same :]
+        cut = 0 if same in (len(old), len(new)) else rest.find(".") + 1
+        pairs[old[: len(old) - same + cut], new[: len(new) - same + cut]] += 1
+    return pairs.most_common(1)[0][0] if pairs else ("", "")
 
 
 def _common_prefixes(names: Collection[str]) -> list[str]:

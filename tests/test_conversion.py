@@ -130,7 +130,7 @@ def test_optimizer_states_are_left_out() -> None:
     report = ConversionReport()
     tensors = {"bn.gamma": array(3), "bn.beta": array(3), "moment1.bn.gamma": array(3), "global_step": array(1)}
     assert list(to_numpy(NORM, tensors, reverse=True, report=report)) == ["bn.weight", "bn.bias"]
-    assert report.left_out == {n: "a state of an optimizer" for n in ("moment1.bn.gamma", "global_step")}
+    assert report.left_out == {n: "the state of an optimizer" for n in ("moment1.bn.gamma", "global_step")}
 
 
 def test_leftovers_with_a_reason() -> None:
