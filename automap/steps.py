@@ -49,6 +49,42 @@ class Transform:
         return f"{self.op}({', '.join(f'{k}={json.dumps(v)}' for k, v in self.args.items())})"
 
 
+@dataclass(frozen=True)
+class Form:
+    """What is known of a shape before any array is there.
+
+    Attributes:
+        sizes: the sizes that are known, by axis.
+        rank: how many axes there are, or None.
+    """
+
+    sizes: dict[int, int] = field(default_factory=dict)
+    rank: int | None = None
+
+    @classmethod
+    def of(cls, shape: Sequence[int] | None) -> Form:
+        """All of a shape, or nothing."""
+        return cls() if shape is None else cls(dict(enumerate(shape)), len(shape))
+
+    @property
+    def whole(self) -> Shape | None:
+        """The shape, if all of it is known."""
+        if self.rank is None or len(self.sizes) < self.rank:
+            return None
+        return tuple(self.sizes[i] for i in range(self.rank))
+
+    def at(self, axis: int, count: int = 1) -> list[int | None]:
+        """The sizes of so many axes, None where one is not known."""
+        return [self.sizes.get(i) for i in range(axis, axis + count)]
+
+    def cut(self, axis: int, count: int, sizes: Sequence[int | None]) -> Form:
+        """The same with other sizes in the place of so many axes."""
+        more = len(sizes) - count
+        kept = {i if i < axis else i + more: n for i, n in self.sizes.items() if not axis <= i < axis + count}
+        made = {axis + i: n for i, n in enumerate(sizes) if n is not None}
+        return Form(kept | made, None if self.rank is None else self.rank + more)
+
+
 class Operation(ABC):
     """A kind of transform: what it does to shapes and arrays, and how it is undone.
 
@@ -87,6 +123,18 @@ class Operation(ABC):
     def shapes(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
         """The shapes that come out. Raises TransformError where the operation does not take these."""
 
+    def forms(self, args: Args, forms: Sequence[Form]) -> list[Form]:
+        """What is known of the shapes that come out. Raises TransformError where the operation does not take these."""
+        whole = [f.whole for f in forms if f.whole is not None]
+        if len(whole) == len(forms):
+            return [Form.of(s) for s in self.shapes(args, whole)]
+        self.count(args, len(forms))
+        return self.guess(args, forms)
+
+    def guess(self, args: Args, forms: Sequence[Form]) -> list[Form]:
+        """``forms`` where not all is known. Nothing is, unless a kind says more."""
+        return [Form()] * self.count(args, len(forms))
+
     def dtypes(self, args: Args, dtypes: Sequence[DType]) -> tuple[DType, ...]:
         """The element types that come out. Raises TransformError where the operation does not take these."""
         if len(set(dtypes)) > 1 and any(d.names for d in dtypes):
@@ -110,8 +158,8 @@ class Operation(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
-        """The transform that undoes it, given the shapes that go in (None: unknown).
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
+        """The transform that undoes it, given what is known of the shapes that go in.
 
         Raises:
             TransformError: there is none, or neither the shapes nor the arguments tell how.
@@ -145,9 +193,16 @@ class Each(Operation):
         for a, b in zip(arrays, out, strict=True):
             self.fill(args, a, b)
 
+    def guess(self, args: Args, forms: Sequence[Form]) -> list[Form]:
+        return [self.form(args, f) for f in forms]
+
     @abstractmethod
     def shape(self, args: Args, shape: Shape) -> Shape:
         """The shape that comes out of one array."""
+
+    def form(self, args: Args, form: Form) -> Form:
+        """``guess`` for one array."""
+        return Form()
 
     def view(self, args: Args, array: Array) -> Array | None:
         """``views`` for one array."""
@@ -160,6 +215,16 @@ class Each(Operation):
     def fill(self, args: Args, array: Array, out: Array) -> None:
         """``write`` for one array."""
         raise NotImplementedError
+
+
+class SameShape(Each):
+    """An operation on every array by itself that leaves it in its shape."""
+
+    def shape(self, args: Args, shape: Shape) -> Shape:
+        return shape
+
+    def form(self, args: Args, form: Form) -> Form:
+        return form
 
 
 def reshaped(array: Array, shape: Sequence[int]) -> Array | None:

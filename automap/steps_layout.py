@@ -12,7 +12,20 @@ import numpy as np
 
 from automap.dtypes import Array
 from automap.errors import TransformError
-from automap.steps import Args, DType, Each, Operation, Shape, Transform, along, listed, reshaped, sized
+from automap.steps import (
+    Args,
+    DType,
+    Each,
+    Form,
+    Operation,
+    SameShape,
+    Shape,
+    Transform,
+    along,
+    listed,
+    reshaped,
+    sized,
+)
 
 
 class _Reshaping(Each):
@@ -39,8 +52,11 @@ class Reshape(_Reshaping):
             raise TransformError(f"reshape is from {args['before']}, not from {list(shape)}")
         return tuple(args["shape"])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
-        before = {tuple(args["before"])} if "before" in args else set(shapes)
+    def form(self, args: Args, form: Form) -> Form:
+        return Form.of(args["shape"])
+
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
+        before = {tuple(args["before"])} if "before" in args else {f.whole for f in forms}
         shape = before.pop() if len(before) == 1 else None
         if shape is None:
             raise TransformError(f'reshape to {args["shape"]} has no inverse without the shape "before"')
@@ -65,7 +81,13 @@ class Unflatten(_Reshaping):
                 return (*shape[:axis], *found, *shape[axis + 1 :])
         raise TransformError(f"unflatten of axis {axis} into {sizes} does not fit {list(shape)}")
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def form(self, args: Args, form: Form) -> Form:
+        axis, sizes = args["axis"], args["sizes"]
+        (size,) = form.at(axis)
+        hole = None if size is None else size // prod(n for n in sizes if n >= 0)
+        return form.cut(axis, 1, [n if n >= 0 else hole for n in sizes])
+
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         return Transform("flatten", {"axis": args["axis"], "count": len(args["sizes"]), "before": args["sizes"]})
 
 
@@ -93,17 +115,22 @@ class Flatten(_Reshaping):
             raise TransformError(f"flatten from axis {axis} on is of {args['before']}, not of {list(shape[axis:end])}")
         return (*shape[:axis], prod(shape[axis:end]), *shape[end:])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def form(self, args: Args, form: Form) -> Form:
+        axis, count = args["axis"], args["count"]
+        sizes = [n for n in args.get("before") or form.at(axis, count) if n not in (None, -1)]
+        return form.cut(axis, count, [prod(sizes) if len(sizes) == count else None])
+
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         axis, count = args["axis"], args["count"]
         sizes = args.get("before")
         if sizes is None:
-            known = {s[axis : axis + count] for s in shapes if s is not None}
-            if not known or None in shapes:
+            known = {tuple(f.at(axis, count)) for f in forms}
+            if not known or any(None in sizes for sizes in known):
                 raise TransformError('flatten has no inverse without the sizes "before"')
             # -1 where the arrays differ, as the parts of a projection do that is taken apart by heads.
             sizes = [n[0] if len(set(n)) == 1 else -1 for n in zip(*known, strict=True)]
             if sizes.count(-1) > 1 or (-1 in sizes and 0 in sizes):
-                differ = listed(sorted(known))
+                differ = ", ".join(str(list(n)) for n in sorted(known))
                 raise TransformError(f"flatten of axes of the sizes {differ} has no inverse that is the same for all")
         return Transform("unflatten", {"axis": axis, "sizes": sizes})
 
@@ -119,17 +146,21 @@ class Transpose(Each):
             raise TransformError(f"transpose by {args['axes']} does not fit {list(shape)}")
         return tuple(shape[a] for a in args["axes"])
 
+    def form(self, args: Args, form: Form) -> Form:
+        sizes = {i: form.sizes[a] for i, a in enumerate(args["axes"]) if a in form.sizes}
+        return Form(sizes, len(args["axes"]))
+
     def view(self, args: Args, array: Array) -> Array:
         return array.transpose(args["axes"])
 
     def place(self, args: Args, shape: Shape, out: Array) -> Array:
         return out.transpose(self.inverse(args, ()).args["axes"])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         return Transform("transpose", {"axes": [args["axes"].index(i) for i in range(len(args["axes"]))]})
 
 
-class Reverse(Each):
+class Reverse(SameShape):
     """The positions along an axis in the other order."""
 
     name = "reverse"
@@ -146,11 +177,11 @@ class Reverse(Each):
     def place(self, args: Args, shape: Shape, out: Array) -> Array:
         return np.flip(out, args["axis"])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         return Transform("reverse", args)
 
 
-class Take(Each):
+class Take(SameShape):
     """The positions along an axis in another order, as ``numpy.take`` has it: recurrent layers' gates, for example.
 
     ``unflatten(axis=0, sizes=[4, -1]) | take(axis=0, indices=[0, 1, 3, 2]) | flatten(axis=0, count=2)`` exchanges the
@@ -179,7 +210,7 @@ class Take(Each):
                 out[along(axis, slice(start, end))] = array[along(axis, slice(first, first + end - start))]
                 start = end
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         order = args["indices"]
         back = sorted(range(len(order)), key=order.__getitem__)
         return Transform("take", {"axis": args["axis"], "indices": back})
@@ -229,16 +260,20 @@ class Concat(_Join):
             raise TransformError(f"concat of sizes {args['sizes']} along axis {axis} is given {sizes}")
         return (sized(shapes[0], axis, sum(sizes)),)
 
+    def guess(self, args: Args, forms: Sequence[Form]) -> list[Form]:
+        axis = args["axis"]
+        sizes = args.get("sizes") or [n for f in forms for n in f.at(axis) if n is not None]
+        return [_together(forms).cut(axis, 1, [sum(sizes) if len(sizes) == len(forms) else None])]
+
     def parts(self, args: Args, shapes: Sequence[Shape], out: Array) -> list[Array]:
         return _cut(out, args["axis"], [s[args["axis"]] for s in shapes])
 
     def alone(self, args: Args, array: Array) -> Array:
         return array
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
-        known = [s[args["axis"]] for s in shapes if s is not None]
-        sizes = args.get("sizes", known)
-        if len(sizes) != len(shapes):
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
+        sizes = args.get("sizes") or [n for f in forms for n in f.at(args["axis"]) if n is not None]
+        if len(sizes) != len(forms):
             raise TransformError('concat has no inverse without its "sizes"')
         return Transform("split", {"axis": args["axis"], "sizes": sizes})
 
@@ -261,10 +296,13 @@ class Split(Operation):
             raise TransformError(f"split into {args['sizes']} along axis {axis} does not fit {list(shape)}")
         return tuple(sized(shape, axis, n) for n in args["sizes"])
 
+    def guess(self, args: Args, forms: Sequence[Form]) -> list[Form]:
+        return [forms[0].cut(args["axis"], 1, [n]) for n in args["sizes"]]
+
     def views(self, args: Args, arrays: Sequence[Array]) -> list[Array]:
         return _cut(arrays[0], args["axis"], args["sizes"])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         return Transform("concat", args)
 
 
@@ -286,14 +324,17 @@ class Stack(_Join):
             raise TransformError(f"stack along axis {axis} does not fit {listed(shapes)}")
         return ((*first[:axis], len(shapes), *first[axis:]),)
 
+    def guess(self, args: Args, forms: Sequence[Form]) -> list[Form]:
+        return [_together(forms).cut(args["axis"], 0, [len(forms)])]
+
     def parts(self, args: Args, shapes: Sequence[Shape], out: Array) -> list[Array]:
         return _apart(out, args["axis"])
 
     def alone(self, args: Args, array: Array) -> Array:
         return np.expand_dims(array, args["axis"])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
-        return Transform("unstack", {"axis": args["axis"], "count": len(shapes)})
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
+        return Transform("unstack", {"axis": args["axis"], "count": len(forms)})
 
 
 class Unstack(Operation):
@@ -314,10 +355,13 @@ class Unstack(Operation):
             raise TransformError(f"unstack of {n} along axis {axis} does not fit {list(shape)}")
         return ((*shape[:axis], *shape[axis + 1 :]),) * n
 
+    def guess(self, args: Args, forms: Sequence[Form]) -> list[Form]:
+        return [forms[0].cut(args["axis"], 1, [])] * int(args["count"])
+
     def views(self, args: Args, arrays: Sequence[Array]) -> list[Array]:
         return _apart(arrays[0], args["axis"])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         return Transform("stack", {"axis": args["axis"]})
 
 
@@ -336,6 +380,9 @@ class Reorder(Operation):
         self.count(args, len(shapes))
         return tuple(shapes[i] for i in args["places"])
 
+    def guess(self, args: Args, forms: Sequence[Form]) -> list[Form]:
+        return [forms[i] for i in args["places"]]
+
     def dtypes(self, args: Args, dtypes: Sequence[DType]) -> tuple[DType, ...]:
         return tuple(dtypes[i] for i in args["places"])
 
@@ -343,11 +390,17 @@ class Reorder(Operation):
         return [arrays[i] for i in args["places"]]
 
     def places(self, args: Args, shapes: Sequence[Shape], out: Sequence[Array]) -> list[Array]:
-        return [out[i] for i in self.inverse(args, shapes).args["places"]]
+        return [out[i] for i in self.inverse(args, ()).args["places"]]
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         places = args["places"]
         return Transform("reorder", {"places": [places.index(i) for i in range(len(places))]})
+
+
+def _together(forms: Sequence[Form]) -> Form:
+    """What is known of arrays that are alike but for the axis along which they are joined."""
+    sizes = {i: n for f in forms for i, n in f.sizes.items()}
+    return Form(sizes, next((f.rank for f in forms if f.rank is not None), None))
 
 
 def _cut(array: Array, axis: int, sizes: Sequence[int]) -> list[Array]:

@@ -17,8 +17,9 @@ from automap.steps import (
     BLOCK,
     Args,
     DType,
-    Each,
+    Form,
     Operation,
+    SameShape,
     Shape,
     Transform,
     blocks,
@@ -31,7 +32,7 @@ from automap.steps import (
 )
 
 
-class Cast(Each):
+class Cast(SameShape):
     """Another element type, rounded to nearest. ``before`` is the type that goes in, for the inverse.
 
     Values that are out of the range of the type, or that a whole number cannot hold, are an error.
@@ -42,9 +43,6 @@ class Cast(Each):
     optional: ClassVar = {"before": "dtype"}
     fills = True
     elementwise = True
-
-    def shape(self, args: Args, shape: Shape) -> Shape:
-        return shape
 
     def dtypes(self, args: Args, dtypes: Sequence[DType]) -> tuple[DType, ...]:
         for name in map(named, dtypes):
@@ -63,22 +61,19 @@ class Cast(Each):
         if lost:
             raise TransformError(f"cast to {args['dtype']} cannot hold {lost} value(s)")
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         if "before" not in args:
             raise TransformError(f'cast to {args["dtype"]} has no inverse without the type "before"')
         return Transform("cast", {"dtype": args["before"], "before": args["dtype"]})
 
 
-class Scale(Each):
+class Scale(SameShape):
     """Every element times a factor. The inverse multiplies by one over it, which may differ in the last bit."""
 
     name = "scale"
     required: ClassVar = {"factor": "number"}
     fills = True
     elementwise = True
-
-    def shape(self, args: Args, shape: Shape) -> Shape:
-        return shape
 
     def dtypes(self, args: Args, dtypes: Sequence[DType]) -> tuple[DType, ...]:
         floats(self.name, dtypes)
@@ -88,7 +83,7 @@ class Scale(Each):
         for block in blocks(array.shape):
             store(self.name, values(array[block]) * args["factor"], out[block])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         if not args["factor"]:
             raise TransformError("scale by 0 has no inverse")
         return Transform("scale", {"factor": 1 / args["factor"]})
@@ -158,7 +153,7 @@ class Add(Operation):
                 total += values(a[block])
             store(self.name, total, out[0][block])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         raise TransformError("add has no inverse: a sum does not tell its parts")
 
 
@@ -192,8 +187,8 @@ class WeightNorm(Computed):
         for block in blocks(v.shape):
             store(self.name, values(v[block]) * _part(factor, block), out[0][block])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
-        length, v = shapes
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
+        length, v = (f.whole for f in forms)
         unusual = length is not None and (v is None or length != _usual_lengths(args.get("axis"), v))
         return Transform("split_norm", {**args, "lengths": length} if unusual else args)
 
@@ -222,7 +217,7 @@ class SplitNorm(Computed):
         store(self.name, norm.reshape(out[0].shape), out[0])
         out[1][...] = arrays[0]
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         return Transform("weight_norm", args)
 
 
@@ -255,7 +250,7 @@ class SpectralNorm(Computed):
         for block in blocks(arrays[0].shape):
             store(self.name, values(arrays[0][block]) / sigma, out[0][block])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         raise TransformError("spectral_norm has no inverse: the factor that it divides by is lost")
 
 
@@ -290,7 +285,7 @@ class Lora(Computed):
             old = values(weight[rows])
             store(self.name, old + (left[rows] @ right).reshape(old.shape), out[0][rows])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         raise TransformError("lora has no inverse: a merged weight does not tell its parts")
 
 
@@ -332,7 +327,7 @@ class FoldNorm(Computed):
         if not np.may_share_memory(made, out[0]):
             out[0][...] = made.reshape(out[0].shape)
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         raise TransformError("fold_norm has no inverse: a folded weight does not tell its parts")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from automap.dtypes import Array, cast, dtype_name, widen
 from automap.errors import TransformError
-from automap.steps import BLOCK, Args, DType, Each, Shape, Transform, along, blocks, floats, sized, store, values
+from automap.steps import BLOCK, Args, DType, Each, Form, Shape, Transform, along, blocks, floats, sized, store, values
 
 
 class Pad(Each):
@@ -32,6 +32,9 @@ class Pad(Each):
             raise TransformError(f"pad of axis {axis} is from {args['before']}, not from {shape[axis]}")
         return sized(shape, axis, size)
 
+    def form(self, args: Args, form: Form) -> Form:
+        return form.cut(args["axis"], 1, [args["size"]])
+
     def fill(self, args: Args, array: Array, out: Array) -> None:
         axis, size = args["axis"], array.shape[args["axis"]]
         value, loss = cast(np.array(args["value"]), dtype_name(out))
@@ -40,9 +43,9 @@ class Pad(Each):
         out[along(axis, slice(size))] = array
         out[along(axis, slice(size, None))] = value
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         axis, size = args["axis"], args["size"]
-        before = {args["before"]} if "before" in args else {s and s[axis] for s in shapes}
+        before = {args["before"]} if "before" in args else {f.at(axis)[0] for f in forms}
         stop = before.pop() if len(before) == 1 else None
         if stop is None:
             raise TransformError('pad has no inverse without the size "before"')
@@ -73,10 +76,13 @@ class Slice(Each):
             raise TransformError(f"slice of axis {axis} is of size {args['size']}, not of {shape[axis]}")
         return sized(shape, axis, stop - start)
 
+    def form(self, args: Args, form: Form) -> Form:
+        return form.cut(args["axis"], 1, [args["stop"] - args["start"]])
+
     def view(self, args: Args, array: Array) -> Array:
         return array[along(args["axis"], slice(args["start"], args["stop"]))]
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         if args["start"] or "size" not in args or "value" not in args:
             raise TransformError(
                 'slice has no inverse: what it cuts off is lost, unless it starts at 0 and has a "size" and a "value"'
@@ -98,10 +104,13 @@ class Expand(Each):
             raise TransformError(f"expand of axis {axis} to {args['size']} does not fit {list(shape)}")
         return sized(shape, axis, args["size"])
 
+    def form(self, args: Args, form: Form) -> Form:
+        return form.cut(args["axis"], 1, [args["size"]])
+
     def fill(self, args: Args, array: Array, out: Array) -> None:
         out[...] = array
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         return Transform("collapse", args)
 
 
@@ -117,6 +126,9 @@ class Collapse(Each):
             raise TransformError(f"collapse of axis {axis} of {size} does not fit {list(shape)}")
         return sized(shape, axis, 1)
 
+    def form(self, args: Args, form: Form) -> Form:
+        return form.cut(args["axis"], 1, [1])
+
     def view(self, args: Args, array: Array) -> Array:
         axis = args["axis"]
         first = array[along(axis, slice(0, 1))]
@@ -126,7 +138,7 @@ class Collapse(Each):
                 raise TransformError(f"collapse of axis {axis}: its {args['size']} values are not all equal")
         return first
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         return Transform("expand", args)
 
 
@@ -159,6 +171,9 @@ class Resize(Each):
             raise TransformError(f"resize of axis {axis} of {prefix} + {grid} positions does not fit {list(shape)}")
         return sized(shape, axis, prefix + prod(args["to"]))
 
+    def form(self, args: Args, form: Form) -> Form:
+        return form.cut(args["axis"], 1, [args.get("prefix", 0) + prod(args["to"])])
+
     def dtypes(self, args: Args, dtypes: Sequence[DType]) -> tuple[DType, ...]:
         floats(self.name, dtypes)
         return tuple(dtypes)
@@ -180,7 +195,7 @@ class Resize(Each):
                 )
             store(self.name, now.reshape(len(new), *part.shape[1:]), new[index])
 
-    def inverse(self, args: Args, shapes: Sequence[Shape | None]) -> Transform:
+    def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
         raise TransformError("resize has no inverse: interpolation does not keep the old values")
 
 

@@ -19,13 +19,12 @@ import automap.steps_numbers
 import automap.steps_size  # noqa: F401  # these three fill the table of operations
 from automap.dtypes import Array
 from automap.errors import TransformError
-from automap.steps import OPERATIONS, Args, DType, Operation, Shape, Transform
+from automap.steps import OPERATIONS, Args, DType, Form, Operation, Shape, Transform
 
 __all__ = [
     "OPERATIONS",
     "Transform",
     "apply",
-    "completed",
     "count_after",
     "dtypes_after",
     "from_json",
@@ -151,31 +150,13 @@ def inverse(transforms: Sequence[Transform], shapes: Iterable[Sequence[int] | No
     Raises:
         TransformError: a step cannot be undone from what the shapes and its own arguments tell.
     """
-    now: list[Shape | None] = [None if s is None else tuple(s) for s in shapes]
+    now = [Form.of(s) for s in shapes]
     undone: list[Transform] = []
     for t in transforms:
         operation = OPERATIONS[t.op]
         undone.append(operation.inverse(t.args, now))
-        known = [s for s in now if s is not None]
-        if len(known) == len(now):
-            now = list(operation.shapes(t.args, known))
-        else:
-            after = operation.count(t.args, len(now))
-            now = [tuple(t.args["shape"]) if t.op == "reshape" else None] * after
+        now = operation.forms(t.args, now)
     return tuple(reversed(undone))
-
-
-def completed(transforms: Sequence[Transform], shapes: Iterable[Sequence[int]]) -> tuple[Transform, ...]:
-    """The same chain with all that its inverse needs said in it, as far as the shapes that go in tell it.
-
-    A chain without an inverse comes back as it is.
-    """
-    now = [tuple(s) for s in shapes]
-    try:
-        undone = inverse(transforms, now)
-        return inverse(undone, shape_after(transforms, now))
-    except TransformError:
-        return tuple(transforms)
 
 
 def to_json(transforms: Iterable[Transform]) -> list[dict[str, Any]]:
