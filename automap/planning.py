@@ -190,6 +190,11 @@ class Planner:
         self._dtype = None if self.dtype is None else _dtype(self.dtype)
         made: Framework = self.mapping.given if self.reverse else self.mapping.made
         goals = _goals(self.target, made)
+        if self.wishes and goals is None:
+            raise ConversionError(
+                "resize, pad_vocab and cut_vocab fit tensors to a target, but there is none: "
+                "give the model, checkpoint or listing to fit (target=, --target)"
+            )
         names = {name for entry in self.mapping.entries for name in entry.names(made)}
         self._target_names: dict[str, str] = self._called(names, goals.keys(), made) if goals else {}
         back = {new: old for old, new in self._target_names.items()}

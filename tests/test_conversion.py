@@ -388,6 +388,10 @@ def test_another_length_on_request(tmp_path: Path) -> None:
     given = write_safetensors(tmp_path / "a.safetensors", tensors)
     convert(VOCABULARY, given, tmp_path / "b.safetensors", target=target, resize="pos*", pad_vocab=-1)
     assert all(is_same(open_source(tmp_path / "b.safetensors", "mindspore").read()[n], a) for n, a in out.items())
+    assert offence(lambda: to_numpy(VOCABULARY, tensors, resize=True)) == (
+        "resize, pad_vocab and cut_vocab fit tensors to a target, but there is none: give the model, checkpoint "
+        "or listing to fit (target=, --target)"
+    )
     shapes = {n: (a.shape, None) for n, a in tensors.items()} | {"pos": ((6, 2), None)}
     assert "1 of another length: embed.table" in offence(lambda: to_numpy(VOCABULARY, out, target=shapes, reverse=True))
     back = to_numpy(VOCABULARY, out, target=shapes, reverse=True, cut_vocab=True)
@@ -740,6 +744,39 @@ def test_load_a_plain_dict_finds_the_shape() -> None:
     report = load(NET.torch_2_ms, source.state_dict(), net)
     assert report.conversion.reshaped == ["conv.weight"]
     assert report.left["extra.bias"] == "not in the mapping"
+
+
+@pytest.mark.frameworks
+def test_load_what_differs_in_form() -> None:
+    """One slope for all channels, another vocabulary, and a table of positions for a larger grid."""
+    import mindspore as ms
+    import torch
+
+    class Port(ms.nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.act = ms.nn.PReLU(channel=4)
+            self.embed = ms.nn.Embedding(9, 4)
+            self.pos = ms.Parameter(ms.Tensor(np.zeros((1, 10, 4), np.float32)), name="pos")
+
+    net = torch.nn.ParameterDict({"pos": torch.randn(1, 5, 4)})
+    state = {"act.weight": torch.tensor([0.3]), "embed.weight": torch.randn(7, 4), "pos": net["pos"]}
+    names = {"act.weight": "act.w", "embed.weight": "embed.embedding_table", "pos": "pos"}
+    port = Port()
+    message = offence(lambda: load(names, state, port))
+    assert "2 of another length: embed.weight (becomes [7, 4], but embed.embedding_table is [9, 4]), pos (" in message
+    assert not port.pos.asnumpy().any()  # untouched
+    report = load(names, state, port, resize=True, pad_vocab=0)
+    assert report.conversion.fitted == {
+        "act.w": "one value repeated 4 times",
+        "embed.embedding_table": "axis 0 filled up with 0 from 7 to 9",
+        "pos": "interpolated from 1 + 2x2 to 1 + 3x3 (cubic)",
+    }
+    grid = net["pos"][:, 1:].reshape(1, 2, 2, 4).movedim(-1, 1)
+    wanted = torch.nn.functional.interpolate(grid, size=(3, 3), mode="bicubic").movedim(1, -1).reshape(1, 9, 4)
+    np.testing.assert_allclose(port.pos.asnumpy()[:, 1:], wanted.detach().numpy(), atol=1e-5)
+    np.testing.assert_allclose(port.act.w.asnumpy(), 0.3)
+    assert not port.embed.embedding_table.asnumpy()[7:].any()
 
 
 @pytest.mark.frameworks

@@ -18,6 +18,7 @@ from automap.inference import infer
 from automap.lora import Merge, pairs, without_base
 from automap.sources import open_source
 from automap.transforms import to_text
+from automap.validation import validate
 
 
 def numbers(*shape: int, seed: int = 0) -> Array:
@@ -244,6 +245,7 @@ def test_a_merging_mapping_is_proven() -> None:
     assert mapping.proof.status == "proven", mapping.proof
     assert len(mapping) == 6
     assert all(e.evidence["proven"] == "forward" for e in mapping.entries)
+    assert validate(mapping, Net(), Port(), inputs=["float32[3,6]"]).passed
     wrong = infer(Net(), Port(), inputs=["float32[3,6]"], merge_lora=8)
     assert wrong.proof is not None
     assert wrong.proof.status != "proven"
