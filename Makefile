@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation
 LOCKS := $(patsubst %/truth.csv,%/automap.lock,$(wildcard fixtures/*/truth.csv))
 
-.PHONY: help demo test lint types locks ci relock peers scale faults cost live transforms clean
+.PHONY: help demo test lint types locks ci relock peers scale faults cost convert live transforms clean
 
 help:
 	@echo "make demo    infer, convert, load and prove the mapping of fixtures/efficientnet"
@@ -16,6 +16,7 @@ help:
 	@echo "make faults  faults planted in correct ports, and how many of them automap names"
 	@echo "make cost    time and memory of inference with proof, on networks of 50 million parameters"
 	@echo "make transforms  time and memory of applying transforms to tensors of 64 MB"
+	@echo "make convert conversion of 8 GB beside cp, and conversions that are killed (benchmarks/convert.py, kills.py)"
 	@echo "make live PAIRS=FOLDER    inference with proof on pairs of live networks (benchmarks/live.py says the format)"
 	@echo "make peers PAIRS=FOLDER   automap beside its peers on pairs of listings (benchmarks/peers.py says the format)"
 
@@ -61,6 +62,10 @@ cost: .venv/dev.installed
 
 transforms: .venv/dev.installed
 	$(BIN)/python benchmarks/transforms.py
+
+convert: .venv/dev.installed
+	$(BIN)/python benchmarks/convert.py
+	$(BIN)/python benchmarks/kills.py
 
 # The pairs come from packages of their own: LIVE_PYTHON is one that has them, beside both frameworks and automap.
 LIVE_PYTHON ?= $(BIN)/python

@@ -13,7 +13,7 @@ from typing import Any
 from automap import places
 from automap.errors import AutomapError, ConversionError, SourceError
 from automap.staging import Staging
-from automap.stored import Sliced
+from automap.stored import origins
 from automap.streaming import Engine
 from automap.writing import Job, Workers, Written, read_back, write_file
 
@@ -133,7 +133,7 @@ def _name(job: Job) -> str:
 
 
 def _in_memory(names: Sequence[str], given: Sequence[Any]) -> list[str]:
-    return [name for name, tensor in zip(names, given, strict=True) if not isinstance(tensor, Sliced)]
+    return [name for name, tensor in zip(names, given, strict=True) if origins(tensor) is None]
 
 
 def _nobody(_: int) -> None:

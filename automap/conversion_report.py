@@ -50,7 +50,7 @@ class ConversionReport:
             parts.append(f"{len(self.left_out)} left out")
         if any(self.prefix):
             parts.append("prefix {!r} read as {!r}".format(*self.prefix))
-        return "; ".join(parts) or "only names changed"
+        return "; ".join(parts) or "nothing but what the mapping says"
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,30 @@ class Sliced:
             raise SourceError(f"{self.file} cannot be read: {error.strerror or error}", self.file) from error
 
 
+def origins(tensor: Stored) -> list[Sliced] | None:
+    """The tensors in files that a tensor is made of when it is read; None where something else is needed for it."""
+    if isinstance(tensor, Sliced):
+        return [tensor]
+    found: list[Sliced] = []
+    parts: tuple[Stored, ...] = getattr(tensor, "parts", ())
+    for part in parts:
+        inner = origins(part)
+        if inner is None:
+            return None
+        found += inner
+    return found or None
+
+
+def identity(tensor: Stored) -> str:
+    """A text that is equal for tensors with the same values, if the files that they come from are the same."""
+    parts: tuple[Stored, ...] = getattr(tensor, "parts", ())
+    if isinstance(tensor, Sliced):
+        more = f"{tensor.pieces} {tensor.strides}"
+    else:
+        more = f"{[identity(part) for part in parts]} {list(map(str, getattr(tensor, 'chain', ())))}"
+    return f"{tensor.dtype} {tensor.shape} {more}"
+
+
 def pieces_of(array: Array) -> Iterator[Array]:
     """An array of any layout as contiguous parts of bounded size, in order."""
     if array.nbytes <= CHUNK or not array.ndim:

@@ -27,7 +27,7 @@ from automap.executing import Findings, look_at_leftovers
 from automap.graph import Framework
 from automap.planning import Plan, Task
 from automap.staging import Staging
-from automap.stored import Sliced
+from automap.stored import identity, origins
 from automap.writing import Job, Stopped, Workers, Written, nbytes, read_back, unwritable, weight, write_file
 
 #: Told what is being done, and how many bytes of how many.
@@ -209,8 +209,8 @@ def _shards(plan: Plan, folder: bool, options: Options) -> list[tuple[Task, ...]
     if options.shard_size is None:
         homes: dict[str, list[Task]] = {}
         for task in plan.tasks:
-            first = task.given[0]
-            homes.setdefault(first.file if isinstance(first, Sliced) else "", []).append(task)
+            found = origins(task.given[0])
+            homes.setdefault(found[0].file if found else "", []).append(task)
         groups = list(homes.values())
     else:
         size = 0
@@ -231,13 +231,8 @@ def _fingerprint(plan: Plan, jobs: Sequence[Job], checkpoint: str) -> str:
     for job in jobs:
         digest.update(f"\n{places.split(job.path)[1]}".encode())
         for task in job.tasks:
-            given = []
-            for tensor in task.given:
-                place: object = None
-                if isinstance(tensor, Sliced):
-                    place = (tensor.pieces, tensor.strides)
-                    files[tensor.file] = None
-                given.append((tensor.dtype, tensor.shape, place))
+            given = [identity(tensor) for tensor in task.given]
+            files |= {t.file: None for tensor in task.given for t in origins(tensor) or ()}
             made = [(o.key, o.shape, o.changed, o.dtype, o.copies) for o in task.made]
             digest.update(f"\n{task.names} {given} {[str(t) for t in task.chain]} {made}".encode("utf-8", "replace"))
     for file in files:

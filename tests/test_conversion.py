@@ -73,7 +73,7 @@ def test_renames_in_the_order_of_the_mapping() -> None:
 def test_a_report_of_nothing() -> None:
     report = ConversionReport()
     to_numpy({"a": "b"}, {"a": array(1)}, report=report)
-    assert str(report) == "only names changed"
+    assert str(report) == "nothing but what the mapping says"
 
 
 def test_mapping_as_file_and_as_dict(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_folder_becomes_a_folder_of_as_many_files(folder: Path, tmp_path: Path
     assert (report.tensors, report.verified, report.resumed) == (6 * LAYERS, 6 * LAYERS, 0)
     assert report.bytes == sum((tmp_path / "ms" / f).stat().st_size for f in files)
     assert str(report).startswith(f"{tmp_path / 'ms'}: 36 tensors, 3 files, ")
-    assert str(report).endswith(" bytes, 36 read back and equal; only names changed")
+    assert str(report).endswith(" bytes, 36 read back and equal; nothing but what the mapping says")
     assert_holds(tmp_path / "ms", expected())
     index = json.loads((tmp_path / "ms" / "model.safetensors.index.json").read_text())
     for name, file in index["weight_map"].items():
@@ -458,6 +458,28 @@ def test_a_run_is_not_gone_on_with_for_something_else(
         convert(MODEL, folder, tmp_path / "ms", resume=True)
     assert convert(MODEL, folder, tmp_path / "ms").resumed == 0
     assert convert(MODEL, folder, tmp_path / "ms", resume=True).resumed == 0  # nothing to go on with
+
+
+@pytest.mark.parametrize("alpha", [4, 8])
+def test_a_merged_adaptation_is_resumed_with_its_own_alpha(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, alpha: int
+) -> None:
+    draw = np.random.default_rng(0)
+    shapes = {"a.weight": (4, 3), "a.lora_A.weight": (2, 3), "a.lora_B.weight": (4, 2), "b.weight": (5,)}
+    tensors = {n: draw.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    save_file(tensors, tmp_path / "in.safetensors", {"format": "pt"})
+    names = {"a.weight": "x", "b.weight": "y"}
+    with monkeypatch.context() as patch:
+        interrupted(patch, 1, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            convert(names, tmp_path / "in.safetensors", tmp_path / "ms", shard_size=1, merge_lora=4)
+    if alpha != 4:
+        with pytest.raises(ConversionError, match="is of another conversion"):
+            convert(names, tmp_path / "in.safetensors", tmp_path / "ms", shard_size=1, merge_lora=alpha, resume=True)
+        return
+    report = convert(names, tmp_path / "in.safetensors", tmp_path / "ms", shard_size=1, merge_lora=4, resume=True)
+    assert report.resumed == 1
+    assert_holds(tmp_path / "ms", apply(names, tensors, framework="numpy", merge_lora=4))
 
 
 def test_the_overflow_of_an_earlier_run_is_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
