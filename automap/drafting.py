@@ -46,6 +46,9 @@ class Found:
     doubt: Doubt | None
 
 
+#: What the parameters of a norm hold when it is built; MindSpore's norms have them also where PyTorch's have not.
+_NEUTRAL = {"weight": "ones", "bias": "zeros"}
+
 #: The parts of the evidence that are kept under their own names.
 _PARTS = ("numbers", "order", "structure", "usage", "fit")
 
@@ -102,6 +105,7 @@ class Draft:
         self.taken: set[str] = set()
         self.late: list[Entry] = []  # of what no layer has as it is
         self.within: set[str] = set()  # parts of an entry that goes by another name
+        self.kept: dict[str, str] = {}  # what MindSpore's norms always have, and what it holds to begin with
 
     def _add(self, pair: _Pair) -> None:
         self.entries[pair.t.name] = pair
@@ -138,6 +142,9 @@ class Draft:
                 if self._free(t, m):
                     instead = other.slots.get(slot, other.main[1]).name if other is not None else None
                     self._add(_Pair(t, m, f, instead=instead if instead != m.name else None))
+            if right[j].norm:
+                ours = right[j].slots
+                self.kept |= {ours[s].name: v for s, v in _NEUTRAL.items() if s in ours and s not in left[i].slots}
 
     def add_leftovers(self) -> None:
         """Parameters that are left over but are called the same on both sides, and have the same shape."""
@@ -393,6 +400,7 @@ class Draft:
 
     def unmatched_mindspore(self) -> Iterator[Unmatched]:
         around = self._beside_the_network()
+        free = {p.shape for p in self.torch if p.name not in self.entries}
         shapes = {core(p.shape) for p in self.torch}
         late = {name for e in self.late for name in e.mindspore}
         for p in self.mindspore:
@@ -409,6 +417,8 @@ class Draft:
                 yield Unmatched(p.name, around[p.name])
             elif _is_computed(p):
                 yield Unmatched(p.name, "a table or mask that PyTorch computes")
+            elif p.name in self.kept and p.shape not in free:
+                yield Unmatched(p.name, f"PyTorch's norm has none: it stays {self.kept[p.name]}, as it is built")
             elif p.shape is not None and core(p.shape) not in shapes:
                 yield Unmatched(p.name, f"no PyTorch parameter has its shape {list(p.shape)}", review=True)
             else:

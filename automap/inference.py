@@ -310,7 +310,7 @@ def _forced(settled: dict[str, str], left: list[Layer], right: list[Layer]) -> d
     return {
         i: j
         for i, (j, *more) in ((i, sorted(js)) for i, js in to.items())
-        if not more and len(back[j]) == 1 and scoring.fit(left[i], right[j]) > 0
+        if not more and len(back[j]) == 1 and scoring.fit(left[i], right[j], spare=True) > 0
     }
 
 

@@ -159,6 +159,7 @@ def candidates(left: list[Layer], right: list[Layer], ranks: tuple[Ints, Ints] |
         named = [_is_named_norm(layer) or layer.norm for layer in left]
         # Where the PyTorch side names at least as many norms as there are, what has no such name is none.
         all_named = sum(named) >= sum(layer.norm for layer in right)
+    spare = sum(layer.statistics for layer in right) > sum(layer.statistics for layer in left)
     bare = bare_paths(left), bare_paths(right)
     ls, rs, fs, bs = [], [], [], []
     for b, (us, vs) in enumerate(groups.values()):
@@ -174,7 +175,7 @@ def candidates(left: list[Layer], right: list[Layer], ranks: tuple[Ints, Ints] |
                 pair = (fi, forms[1][j])
                 f = fits.get(pair)
                 if f is None:
-                    f = fits[pair] = fit(left[i], right[j])
+                    f = fits[pair] = fit(left[i], right[j], spare)
                 if unknown and right[j].norm and not named[i]:
                     f = 0.0 if all_named else 0.4 * f
                 if f > 0:
@@ -206,15 +207,22 @@ def _windows(
         yield i, sorted({*vs[lo : lo + WINDOW], *by_path[bare[0][i]]})
 
 
-def fit(a: Layer, b: Layer) -> float:
-    """How exactly two layers have the same form: 1 for the same slots and shapes, 0 for what cannot be."""
-    if a.statistics != b.statistics:
-        return 0.0
+def fit(a: Layer, b: Layer, spare: bool = False) -> float:
+    """How exactly two layers have the same form: 1 for the same slots and shapes, 0 for what cannot be.
+
+    Args:
+        a, b: PyTorch's layer and MindSpore's.
+        spare: MindSpore's norm may have running statistics that PyTorch's has not: some of its norms always do.
+    """
     score = 1.0
+    if a.statistics != b.statistics:
+        if not (spare and _without_statistics(a, b)):
+            return 0.0
+        score = 0.6
     (slot_a, x), (slot_b, y) = a.main, b.main
     ca, cb = core(x.shape), core(y.shape)
     if ca is not None and cb is not None:
-        if b.norm and len(cb) > 1:
+        if b.norm and len(cb) > 1 and not (ca == cb and _is_wide_norm(a) and _is_wide_norm(b)):
             return 0.0
         if ca != cb:
             if not can_reach(x, y):
@@ -232,6 +240,17 @@ def fit(a: Layer, b: Layer) -> float:
         if p is not None and q is not None and sorted(p) != sorted(q):
             return 0.0
     return score
+
+
+def _without_statistics(a: Layer, b: Layer) -> bool:
+    """Whether PyTorch's layer can be a norm without running statistics, and MindSpore's one that has them always."""
+    return b.statistics and not a.statistics and {"weight", "bias"} <= a.slots.keys() & b.slots.keys()
+
+
+def _is_wide_norm(layer: Layer) -> bool:
+    """Whether a layer can be a norm over several dimensions: its bias has the shape of its weight."""
+    weight, bias = (layer.slots.get(slot) for slot in ("weight", "bias"))
+    return weight is not None and bias is not None and weight.shape == bias.shape
 
 
 def _is_named_norm(layer: Layer) -> bool:

@@ -132,6 +132,25 @@ def test_fit(left: str, right: str, least: float, most: float) -> None:
     assert least <= fit(a, b) <= most
 
 
+def test_a_norm_without_statistics_is_one_with_them_only_where_there_are_some_to_spare() -> None:
+    (a,), (b,) = layers("ln:8 a"), layers("bn:8 a", "mindspore")
+    assert 0.4 < fit(a, b, spare=True) < 0.6
+    assert fit(b, a, spare=True) == 0
+    assert len(candidates([a], [b])) == 1
+    left, right = layers("ln:8 a; bn:8 b"), layers("ln:8 a; bn:8 b", "mindspore")
+    assert len(candidates(left, right)) == 2
+
+
+def test_a_norm_over_several_dimensions() -> None:
+    norm, dense = (
+        Layer("a", {"weight": Param("a.weight", (3, 4)), "bias": Param("a.bias", shape)}, False)
+        for shape in ((3, 4), (3,))
+    )
+    port = Layer("a", {"weight": Param("a.gamma", (3, 4)), "bias": Param("a.beta", (3, 4))}, True)
+    assert fit(norm, port) == 1
+    assert fit(dense, port) == 0
+
+
 def test_candidates_are_all_that_fit_and_their_blocks_share_nothing() -> None:
     table = "conv:8x3x3 stem; linear:8x4 a; linear:8x4 b; linear:4x8 c T; ln:8 n; bn:8 m; param:8 scale"
     left, right = layers(table), layers(table, "mindspore")
