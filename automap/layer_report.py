@@ -199,7 +199,8 @@ _REPARAMETRIZATIONS = """\
 
 ## Weights that PyTorch computes from others
 
-MindSpore's layers keep the plain weight. What `torch.nn.utils` stores in place of it, and how it is computed from that:
+MindSpore's layers keep the plain weight. What `torch.nn.utils` stores in place of it, and how it is computed from that
+(`automap infer` finds these, and `automap convert` computes the weight):
 
 """
 

@@ -337,3 +337,24 @@ def _with_short_labels(loss: Any, x: Any, labels: Any) -> Any:
 
 
 CASES = (*_linear(), *_convolutions(), *_norms(), *_tables_and_activations(), *_recurrent(), *_attention(), *_losses())
+
+#: What MindSpore lacks: PyTorch's side alone.
+ALONE = (
+    Case("LSTM(4, 5, 2, proj_size=3)", "", sizes={"hidden": 5, "out": 3, "proj": 3, "in_l": [4, 3]}, layers=2),
+    Case("RMSNorm((4, 9))", "", sizes={"normalized_shape": (4, 9)}),
+    Case("RMSNorm(9, elementwise_affine=False)", ""),
+    Case("EmbeddingBag(7, 4)", "", sizes={"num": 7, "dim": 4}),
+    Case(
+        "AdaptiveLogSoftmaxWithLoss(16, 10, [3, 6], div_value=2.0, head_bias=True)",
+        "",
+        sizes={"shortlist": 3, "clusters": 2, "in": 16, "in_l": [8, 4], "size_l": [3, 4]},
+        layers=2,
+    ),
+    Case("LinearCrossEntropyLoss(8, 5)", "", sizes={"classes": 5, "in": 8}),
+    Case("LinearCrossEntropyLoss(8, 5, bias=True)", "", sizes={"classes": 5, "in": 8}),
+    Case("InstanceNorm2d(4, track_running_stats=True)", "", sizes={"n": 4}),
+    Case("BatchNorm2d(4, bias=False)", "", sizes={"n": 4}),
+    Case("TransformerEncoderLayer(8, 2, 16, bias=False)", "", sizes={"d_model": 8, "dim_feedforward": 16}),
+    Case("TransformerDecoderLayer(8, 2, 16, bias=False)", "", sizes={"d_model": 8, "dim_feedforward": 16}),
+    Case("Transformer(8, 2, 2, 2, 16, bias=False)", "", sizes={"d_model": 8, "dim_feedforward": 16}, layers=2),
+)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from layer_cases import CASES, Case, signature
+from layer_cases import ALONE, CASES, Case, signature
 
 import automap
 from automap.graph import Listing, Param
@@ -49,6 +49,11 @@ def test_names_order_and_shapes(case: Case) -> None:
     assert [(o.alone or n, shape) for o, n, _, shape in ours] == alone
     inside = [(p.name, tuple(p.shape)) for p in nn.SequentialCell(case.build_mindspore()).get_parameters()]
     assert [(f"0.{n}", shape) for _, n, _, shape in ours] == inside
+
+
+@pytest.mark.parametrize("case", ALONE, ids=str)
+def test_names_order_and_shapes_of_what_is_lacking(case: Case) -> None:
+    assert case.theirs() == [(n, tuple(t.shape)) for n, t in case.build_torch().state_dict().items()]
 
 
 def shown(out: Any) -> list[np.ndarray]:
