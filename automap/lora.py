@@ -8,13 +8,13 @@ adapter after it; and a level ``base_layer`` in the path of the layer's own para
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from automap import transforms
-from automap.dtypes import Array
+from automap.dtypes import Array, is_float
 from automap.errors import ConversionError, TransformError
 from automap.graph import Framework, Listing, Shape
 from automap.transforms import Transform
@@ -94,12 +94,16 @@ class Merge:
         return (Transform("lora", {"alpha": self.alpha, **{k: v for k, v in flags.items() if v}}),)
 
     @staticmethod
-    def check(name: str, chain: tuple[Transform, ...], shapes: Iterable[Shape | None]) -> None:
-        """Raise a ConversionError where the shapes of a weight and its factors, as far as known, do not fit."""
+    def check(
+        name: str, chain: tuple[Transform, ...], shapes: Sequence[Shape | None], dtypes: Sequence[str] = ()
+    ) -> None:
+        """Raise a ConversionError where a weight and its factors, as far as they are known, do not fit each other."""
         known = [s for s in shapes if s is not None]
         try:
-            if len(known) == 3:
+            if len(known) == len(shapes):
                 transforms.shape_after(chain, known)
+            if dtypes and not all(map(is_float, dtypes)):
+                raise TransformError(f"they are {', '.join(dict.fromkeys(dtypes))}")
         except TransformError as e:
             raise ConversionError(f"{name} and its LoRA pair cannot be merged ({e})") from None
 
@@ -143,9 +147,10 @@ def is_part(name: str) -> bool:
     return _OTHER.search(name) is not None
 
 
-def without_base(name: str) -> str:
-    """A name as the layer's parameter has it without adaptations."""
-    return _BASE.sub(r"\1", name)
+def plain(name: str, names: Collection[str] = ()) -> str:
+    """A name as the layer's parameter has it without adaptations, unless that is among the names already."""
+    without = _BASE.sub(r"\1", name)
+    return name if without in names else without
 
 
 def pairs(names: Iterable[str]) -> list[Pair]:
@@ -211,20 +216,20 @@ class MergedSource:
             pair = found.get(name)
             if pair is not None:
                 parts = (tensor, tensors[pair.a], tensors[pair.b])
-                merge.check(name, merge.chain(pair), [t.shape for t in parts])
+                merge.check(name, merge.chain(pair), [t.shape for t in parts], [t.dtype for t in parts])
                 tensor = _Merged(parts, merge.chain(pair))
-            self._tensors[without_base(name)] = tensor
+            self._tensors[plain(name, tensors)] = tensor
         listing = source.listing()
         self._listing = Listing(
             "torch",
             tuple(
-                replace(p, name=without_base(p.name), aliases=tuple(map(without_base, p.aliases)))
+                replace(p, name=plain(p.name, tensors), aliases=tuple(plain(a, tensors) for a in p.aliases))
                 for p in listing
                 if p.name not in away
             ),
             listing.source,
         )
-        self.merged = tuple(without_base(name) for name in found)
+        self.merged = tuple(plain(name, tensors) for name in found)
 
     def listing(self) -> Listing:
         return self._listing

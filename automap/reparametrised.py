@@ -15,7 +15,7 @@ from math import prod
 
 from automap.graph import Listing, Param, Shape
 from automap.layers import core
-from automap.lora import Merge, without_base
+from automap.lora import Merge, plain
 from automap.names import RECURRENT, slot_of, split_leaf
 from automap.transforms import Transform
 
@@ -119,16 +119,14 @@ def _adapted(listing: Listing, merge: Merge) -> Iterator[Computed]:
     """
     found = {p.base: p for p in merge.pairs(list(listing.by_name))}
     for p in listing:
-        plain = without_base(p.name)
-        if plain != p.name and plain in listing.by_name:
-            continue
+        name = plain(p.name, listing.by_name)
         if p.name in found:
             parts = (p, listing.by_name[found[p.name].a], listing.by_name[found[p.name].b])
             chain = merge.chain(found[p.name])
             merge.check(p.name, chain, [q.shape for q in parts])
-            yield Computed(plain, parts, chain)
-        elif plain != p.name:
-            yield Computed(plain, (p,), ())
+            yield Computed(name, parts, chain)
+        elif name != p.name:
+            yield Computed(name, (p,), ())
 
 
 Told = tuple[tuple[Param, ...], tuple[Param, ...], tuple[Transform, ...]]

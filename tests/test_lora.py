@@ -15,7 +15,7 @@ from automap.dtypes import Array
 from automap.errors import ConversionError, MappingError
 from automap.graph import Listing, Param
 from automap.inference import infer
-from automap.lora import Merge, pairs, without_base
+from automap.lora import Merge, pairs, plain
 from automap.sources import open_source
 from automap.transforms import to_text
 from automap.validation import validate
@@ -113,9 +113,10 @@ def test_what_pairs_are_called(names: list[str], transposed: bool) -> None:
 def test_half_a_pair_is_none() -> None:
     assert pairs(["a.weight", "a.lora_A.weight"]) == []
     assert pairs(["a.lora_B.weight", "a.lora_A.weight"]) == []
-    assert without_base("m.a.base_layer.bias") == "m.a.bias"
-    assert without_base("base_layer.bias") == "bias"
-    assert without_base("my_base_layer.bias") == "my_base_layer.bias"
+    assert plain("m.a.base_layer.bias") == "m.a.bias"
+    assert plain("base_layer.bias") == "bias"
+    assert plain("my_base_layer.bias") == "my_base_layer.bias"
+    assert plain("a.base_layer.bias", ["a.bias"]) == "a.base_layer.bias"
 
 
 def test_what_cannot_be_merged() -> None:
@@ -128,6 +129,9 @@ def test_what_cannot_be_merged() -> None:
         ConversionError, match=r"a\.base_layer\.weight and its LoRA pair cannot be merged \(lora\(alpha=6"
     ):
         to_numpy(PLAIN, tensors() | {"a.lora_B.default.weight": numbers(4, 2)}, merge_lora=6)
+    whole = tensors() | {"a.base_layer.weight": np.ones((3, 4), np.int8)}
+    with pytest.raises(ConversionError, match=r"a\.base_layer\.weight .* cannot be merged \(they are int8, float32\)"):
+        to_numpy(PLAIN, whole, merge_lora=6)
     made = to_numpy(PLAIN, tensors(), merge_lora=6)
     with pytest.raises(ConversionError, match="LoRA is merged on the way from PyTorch, not back"):
         to_numpy(PLAIN, made, merge_lora=6, reverse=True)
