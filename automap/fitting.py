@@ -25,6 +25,9 @@ _POSITIONS = re.compile(r"(?<![a-z])(r?pos(?:emb[a-z]*)?(?![a-z])|positions?(?![
 #: How many positions in front a grid may have that belong to no place of it (tokens of a class, of a distillation).
 _PREFIXES = range(1, 9)
 
+#: Positions in front are at least this many times fewer than the others.
+_FEW = 16
+
 T = TypeVar("T")
 
 _GRID = re.compile(r"(?:(\d+)\+)?(\d+(?:x\d+){0,2}):(\d+(?:x\d+){0,2})(?:,(linear|cubic))?")
@@ -163,7 +166,7 @@ class Fitter:
             step = Transform("slice", {"axis": axis, "start": 0, "stop": goal[axis]})
             return Fit((step,), f"{where} cut from {old} to {new}, the rest lost")
         # A vector alone says little: it is a bias beside a matrix that has the same length.
-        raise MisfitError(length=is_table or len(shape) > 1)
+        raise MisfitError(_offset(shape, goal, axes) if is_table else "", length=is_table or len(shape) > 1)
 
 
 def _slim(shape: Shape) -> list[int]:
@@ -213,10 +216,23 @@ def _resized(shape: Shape, goal: Shape, axes: list[int], grid: str) -> Fit:
             Transform("unflatten", {"axis": axis, "sizes": new}),
         )
         return Fit(steps, f"interpolated from {_times(old)} to {_times(new)} ({mode})")
+    if not grid and (words := _offset(shape, goal, axes)):
+        raise MisfitError(f"{words}; to interpolate all the same: resize PATTERN={old[0]}:{new[0]}")
     prefix, old, new, mode = _reading(old[0], new[0], grid)
     args = {"axis": axis, "grid": old, "to": new, "mode": mode, **({"prefix": prefix} if prefix else {})}
     first = f"{prefix} + " if prefix else ""
     return Fit((Transform("resize", args),), f"interpolated from {first}{_times(old)} to {first}{_times(new)} ({mode})")
+
+
+def _offset(shape: Shape, goal: Shape, axes: list[int]) -> str:
+    """What to do where a table of positions is longer by a few, which may stand in front of the others; else ""."""
+    old, new = shape[axes[0]], goal[axes[0]]
+    more = abs(old - new)
+    if len(axes) > 1 or more not in _PREFIXES or more * _FEW > min(old, new):
+        return ""
+    cut = Transform("slice", {"axis": axes[0], "start": more, "stop": old})
+    what = f": the entry then needs {cut}" if old > new else ""
+    return f"{more} more may be an offset, positions in front of the others{what}"
 
 
 def _reading(old: int, new: int, grid: str) -> tuple[int, list[int], list[int], str]:

@@ -87,6 +87,21 @@ def test_how_a_table_is_read() -> None:
     )
 
 
+def test_a_few_positions_more_are_no_other_length() -> None:
+    offset = (
+        "2 more may be an offset, positions in front of the others: "
+        "the entry then needs slice(axis=0, start=2, stop=2050)"
+    )
+    assert misfit((2050, 8), (2048, 8), "pos") == offset
+    assert misfit((2050, 8), (2048, 8), "pos", resize=True) == (
+        f"{offset}; to interpolate all the same: resize PATTERN=2050:2048"
+    )
+    assert misfit((2048, 8), (2050, 8), "pos") == "2 more may be an offset, positions in front of the others"
+    assert fit((2050, 8), (2048, 8), "pos", resize="pos=2050:2048")[1] == "interpolated from 2050 to 2048 (linear)"
+    assert fit((2050, 8), (2060, 8), "pos", resize=True)[1] == "interpolated from 2050 to 2060 (linear)"
+    assert misfit((2050, 8), (2048, 8), "table") == ""
+
+
 def test_a_vocabulary() -> None:
     assert fit((50, 8), (64, 8), pad_vocab=0) == (
         "pad(axis=0, size=64, value=0.0, before=50)",
