@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
-from automap import fusions
+from automap import fusions, stacks
 from automap.arrangements import Option
 from automap.fusions import Fit, Layout, Unit
 from automap.graph import Listing
@@ -134,6 +135,29 @@ class Composites:
         for _, fit, layout in sorted(every, key=lambda item: item[0])[:MOST_OPTIONS]:
             yield fit, layout
 
+    # ------------------------------------------------------------------------------------- what no input tells
+
+    def blind(self, cell: str, unused: Callable[[str], bool], free: Callable[[str], bool]) -> Iterator[Option]:
+        """What a cell may be a part of, or be in one, that its input does not tell; see :mod:`automap.stacks`."""
+        mine = self.units(1, cell)
+        if not mine:
+            return
+        ours = [path for path in self._modules[0] if unused(path) and self.units(0, path)]
+        if len(mine) > 1 or len(mine[0].weight.shape or ()) == 3:
+            pool = [(path, unit) for path in ours for unit in self.units(0, path)]
+            yield from stacks.of_experts([(cell, mine)], pool, True)
+            yield from stacks.of_gates([(cell, mine)], _by_parent(pool), True)
+            return
+        wholes = [(p, u) for p in ours if len(u := self.units(0, p)) > 1 or len(u[0].weight.shape or ()) == 3]
+        if wholes:
+            pool = [(c, unit) for c in self._own if c == cell or free(c) for unit in self.units(1, c)]
+            made = itertools.chain(
+                stacks.of_experts(wholes, pool, False), stacks.of_gates(wholes, _by_parent(pool), False)
+            )
+            for option in made:
+                if cell in option.cells:
+                    yield replace(option, cells=(cell, *(c for c in option.cells if c != cell)))
+
     # ------------------------------------------------------------------------------------------------- one, rearranged
 
     def rearrangements(self, option: Option, cell: str) -> Iterator[Option]:
@@ -165,6 +189,14 @@ class Composites:
                 )
             form = ("rows", len(sizes), ours.order, ours.groups > 1, theirs.order, theirs.groups > 1)
             yield Option(option.path, tuple(ways), form=form)
+
+
+def _by_parent(pool: Sequence[_At]) -> list[list[_At]]:
+    """Layers by the module that they stand in."""
+    found: dict[str, list[_At]] = {}
+    for path, unit in pool:
+        found.setdefault(path.rpartition(".")[0], []).append((path, unit))
+    return list(found.values())
 
 
 def _first(item: tuple[int, object]) -> int:

@@ -258,8 +258,9 @@ class Draft:
 
     def _joined(self) -> Iterator[tuple[str, tuple[str, ...]]]:
         """Names that look like several of the other side put together, or the pieces of one, with the partners."""
-        gone = self.taken | self.states
-        free_t = [p for p in self.torch if p.name not in self.entries and p.name not in self.within and p.shape]
+        gone = self.taken | self.states | self.sides[1].compounds.keys()
+        gone_t = self.entries.keys() | self.within | self.sides[0].compounds.keys()
+        free_t = [p for p in self.torch if p.name not in gone_t and p.shape]
         free_m = [p for p in self.mindspore if p.name not in gone and p.shape]
         if not free_t or not free_m:
             return

@@ -12,6 +12,7 @@ soon as a cell sees a value that depends on all the modules among which was chos
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,8 @@ __all__ = ["LOOSE", "Identified", "Identifier", "Seen"]
 
 #: A cell whose input is further than this from every module's sees something that PyTorch does not have.
 LOOSE = 0.05
+#: Options that only shapes allow.
+MOST_BLIND = 60
 
 
 class Identifier(Search):
@@ -172,6 +175,8 @@ class Identifier(Search):
         option = self.found.seen[cell].option
         calls = [k for path in option.paths for k in self.trace.calls_of.get(path, [])]
         call, d = min(((k, apart(prints, self.trace.calls[k].inputs)) for k in calls), key=_second, default=(-1, 0.0))
+        if option.form[:1] == ("blind",):
+            return (call, d) if call >= 0 and d <= self.tolerance[call] else (-1, math.inf)
         if len(option.cells) > 1 and any(not f.flat for f in prints):
             self._sights[cell, option.path] = call >= 0 and d <= self.tolerance[call]
             d = min(d, 1e9)  # what it shares a module with, and sees nothing of the kind, is none of it
@@ -192,6 +197,8 @@ class Identifier(Search):
         if not same:
             if composed := self._composed(module, seeing):
                 return self._take(cell, composed, seeing)
+            if not near and (blind := self._blind(module)):
+                return self._take(cell, blind, {})
             lone = not any(not f.flat for f in prints)
             if not lone and not self._is_known(prints):
                 if within := self._within(module):
@@ -256,13 +263,25 @@ class Identifier(Search):
         found = list(self._composites.joins(cell, seeing))
         for path in seeing:
             found += self._composites.parts(cell, path, free)
-        found = [o for o in found if self._allows(o.ways)]
+        return self._sorted([o for o in found if self._allows(o.ways)])
+
+    def _sorted(self, found: list[Option]) -> list[Option]:
+        """What was right in other repetitions first, then what the cells have already."""
 
         def key(option: Option) -> tuple[int, int]:
             learnt = self._learnt.get((around(option.paths), around(option.cells)))
             return -(learnt[option.form] if learnt is not None else 0), -self._is_held(option)
 
         return sorted(found, key=key)
+
+    def _blind(self, module: Module) -> list[Option]:
+        """The options that shapes allow where no input tells."""
+        found = self._composites.blind(
+            module.path,
+            lambda path: not self._used[path],
+            lambda path: path not in self.found.seen,
+        )
+        return self._sorted([o for o in itertools.islice(found, MOST_BLIND) if self._allows(o.ways)])
 
     def _is_held(self, option: Option) -> int:
         """How far an option is what the cells have already: all of it, the same parameters in their order, or not."""
