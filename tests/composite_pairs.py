@@ -541,3 +541,128 @@ def of_gates(ours: str, theirs: str, several: int) -> Composite:
 
 PAIRS["a recurrent layer for four gates each"] = lambda: of_gates("own", "apart", 4)
 PAIRS["four gates each in a recurrent layer"] = lambda: of_gates("apart", "own", 4)
+
+
+# Situations met in real ports, written from scratch: whole encoders with tokens, positions and feed-forward layers.
+
+
+def encoder_block(side: Any, names: dict[str, str], form: Form, turned: bool, reduced: bool) -> Any:
+    """Attention and a feed-forward layer, each after a norm; parts by the names that the author gave them."""
+    parts, project = form(side)
+    make = side.turned if turned else side.linear
+
+    def attend(n: Any, x: Any) -> Any:
+        source = x
+        if reduced:  # keys and values of a shorter sequence
+            source = n.short_norm(n.short(x.swapaxes(1, 2)[..., None])[..., 0].swapaxes(1, 2))
+        q, k, v = project(n, x, source) if reduced else project(n, x)
+        q, k, v = (y.reshape((BATCH, y.shape[1], -1, SIZE)).swapaxes(1, 2) for y in (q, k, v))
+        y = side.softmax(q @ k.swapaxes(2, 3) * 0.6) @ v
+        return getattr(n, names["out"])(y.swapaxes(1, 2).reshape((BATCH, x.shape[1], WIDTH)))
+
+    def forward(n: Any, x: Any) -> Any:
+        x = x + n.inner(getattr(n, names["norm1"])(x))
+        y = getattr(n, names["up"])(getattr(n, names["norm2"])(x))
+        return x + getattr(n, names["down"])(y * side.sigmoid(y))
+
+    if reduced:
+        parts |= {"short": side.conv(WIDTH, WIDTH), "short_norm": side.norm(WIDTH)}
+    inner = side.net(attend, num_heads=HEADS, **parts, **{names["out"]: make(WIDTH, WIDTH)})
+    own = {names["norm1"]: side.norm(WIDTH), names["norm2"]: side.norm(WIDTH)}
+    dense = {names["up"]: make(WIDTH, 2 * WIDTH), names["down"]: make(2 * WIDTH, WIDTH)}
+    return side.net(forward, **own, inner=inner, **dense)
+
+
+def queries_and_fused(order: Sequence[int] = (0, 1)) -> Form:
+    """Queries of one value, keys and values of another one, in one layer."""
+
+    def form(side: Any) -> Any:
+        parts = {"q": side.linear(WIDTH, WIDTH), "kv": side.linear(WIDTH, 2 * WIDTH)}
+        return parts, lambda n, x, s: [n.q(x), *taken_apart(n.kv(s), (WIDTH, WIDTH), order)]
+
+    return form
+
+
+def queries_and_others() -> Form:
+    def form(side: Any) -> Any:
+        parts = {name: side.linear(WIDTH, WIDTH) for name in ("query", "key", "value")}
+        return parts, lambda n, x, s: [n.query(x), n.key(s), n.value(s)]
+
+    return form
+
+
+TORCH_NAMES = {"norm1": "ln_1", "norm2": "ln_2", "out": "c_proj", "up": "c_fc", "down": "c_out"}
+PORT_NAMES = {"norm1": "layernorm1", "norm2": "layernorm2", "out": "projection", "up": "mapping", "down": "back"}
+
+
+def encoders(
+    ours: Form, theirs: Form, turned: tuple[bool, bool], several: int, reduced: bool = False, count: int = 2
+) -> Composite:
+    def forward(n: Any, x: Any) -> Any:
+        x = x + n.positions
+        for layer in n.layers:
+            x = layer(x)
+        return n.head(n.last(x))
+
+    nets = []
+    sides = zip(SIDES, (TORCH_NAMES, PORT_NAMES), (ours, theirs), turned, strict=True)
+    for side, names, form, t in sides:
+        layers = [encoder_block(side, names, form, t, reduced) for _ in range(count)]
+        own = {"positions": values(1, LENGTH, WIDTH), "layers": layers}
+        nets.append(side.net(forward, **own, last=side.norm(WIDTH), head=side.linear(WIDTH, 3)))
+    return Composite(*nets, values(BATCH, LENGTH, WIDTH), several * count)
+
+
+THREE = apart(W, W, W, names=("dense1", "dense2", "dense3"))
+SITUATIONS: dict[str, Callable[[], Composite]] = {
+    "a turned fused projection against three layers": lambda: encoders(
+        in_order(0, 1, 2, layer="turned", name="c_attn"), THREE, (True, False), 2
+    ),
+    "keys and values of a reduced sequence in one": lambda: encoders(
+        queries_and_others(), queries_and_fused(), (False, False), 2, reduced=True
+    ),
+    "queries, keys and values in one": lambda: encoders(
+        apart(W, W, W), in_order(0, 1, 2, name="qkv"), (False, False), 2
+    ),
+    "projections kept transposed, also square ones": lambda: encoders(
+        apart(W, W, W), apart(W, W, W, names=("dense1", "dense2", "dense3"), layer="turned"), (False, True), 0
+    ),
+    "some projections kept transposed": lambda: encoders(
+        apart(W, W, W), apart(W, W, W, names=("q", "k", "v")), (False, True), 0
+    ),
+}
+
+
+# Names that mislead, and what cannot be told.
+
+
+def misleading(groups: int, order: Sequence[int]) -> Composite:
+    """The port calls it ``qkv``, and keeps it otherwise."""
+    return of_attention(apart(W, W, W), in_order(*order, name="qkv", groups=groups), several=2)
+
+
+def unheard(side: Any, form: Form) -> Any:
+    """Attention whose values count for nothing."""
+    return side.net(lambda n, x: 0 * n.real(x), real=attention(side, form))
+
+
+def untellable() -> Composite:
+    pair = stacked(lambda s: unheard(s, apart(W, W, W)), lambda s: unheard(s, in_order(0, 1, 2, name="fused")), 1)
+    return Composite(*pair, values(BATCH, LENGTH, WIDTH), 2)
+
+
+def exchangeable(order: Sequence[int]) -> Composite:
+    """Two layers whose values are multiplied with each other: either order of them is right."""
+
+    def product(side: Any, form: Form) -> Any:
+        parts, project = form(side)
+
+        def forward(n: Any, x: Any) -> Any:
+            a, b = project(n, x)
+            return n.down(a * b)
+
+        return side.net(forward, **parts, down=side.linear(H, WIDTH))
+
+    one = fused(H, H, order=order)
+    pair = stacked(lambda s: product(s, TWO), lambda s: product(s, one), 1)
+    return Composite(*pair, values(BATCH, LENGTH, WIDTH), 2)
