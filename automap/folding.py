@@ -22,7 +22,7 @@ EPS = 1e-5
 #: What a norm has, in the order in which the transform takes it.
 SLOTS = ("weight", "bias", "mean", "variance")
 #: PyTorch's own layers, by the axis of their outputs.
-_AXES = {"Linear": 0, **{f"Conv{n}d": 0 for n in (1, 2, 3)}, **{f"ConvTranspose{n}d": 1 for n in (1, 2, 3)}}
+AXES = {"Linear": 0, **{f"Conv{n}d": 0 for n in (1, 2, 3)}, **{f"ConvTranspose{n}d": 1 for n in (1, 2, 3)}}
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ def _folded(
     if not axes or len(ways(weight, other)) == 0 or any(t.op != "reshape" for t in reaching(weight, other)):
         return None
     doubts = []
-    axis = _AXES.get(weight.owner or "", axes[0])
-    if weight.owner not in _AXES and len(axes) > 1 and len(shape) > 2:
+    axis = AXES.get(weight.owner or "", axes[0])
+    if weight.owner not in AXES and len(axes) > 1 and len(shape) > 2:
         doubts.append("a listing does not tell whether it is a transposed convolution")
     if axis not in axes:
         return None

@@ -19,6 +19,7 @@ from automap.activations import Activations
 from automap.arrangements import Way, shape_key
 from automap.comparison import Comparison
 from automap.dtypes import Array
+from automap.effective import Effective
 from automap.errors import InputError, NotRunnableError
 from automap.evidence import Proof
 from automap.graph import Listing
@@ -256,8 +257,10 @@ class Prover:
             return found if feed is None else self._run(first, account, feed)
 
     def _run(self, first: Testimony, account: Account, feed: Any) -> Identified:
+        listings = (self.witness.listing, self.target)
+        both = Effective(listings, self.start, account.trace, self.runner)
         with self.runner.holding(self._made(self.start, first)):
-            return self._search(first, account, feed).run(first.inputs, self.request.ms_forward)
+            return both.told(self._search(both, first, account, feed).run(first.inputs, self.request.ms_forward))
 
     def _fits(self, first: Testimony, found: Identified) -> bool:
         return all(c.passed for c in self._compared(0, first.outputs, found.outputs))
@@ -305,18 +308,18 @@ class Prover:
             if shape is not None and len(shape) == 2 and shape[0] == shape[1] > 1:
                 yield from ((i, i) for i in group)
 
-    def _search(self, first: Testimony, account: Account, feed: Any) -> Identifier:
+    def _search(self, both: Effective, first: Testimony, account: Account, feed: Any) -> Identifier:
         return Identifier(
-            account.trace,
+            both.trace,
             account.tolerance,
-            self.runner,
-            (self.witness.listing, self.target),
+            both.runner,
+            both.listings,
             first.outputs,
-            first.value,
-            self._rank(),
-            feed,
+            both.value(first.value),
+            self._rank(both),
+            both.feed(feed),
             self.request.pins,
-            list(self._ways(self.start)),
+            list(both.within(self._ways(self.start))),
         )
 
     def _ways(self, mapping: Mapping) -> Iterator[Way]:
@@ -325,15 +328,15 @@ class Prover:
         for e in mapping.entries:
             yield Way(tuple(ours[t] for t in e.torch), tuple(theirs[m] for m in e.mindspore), e.transform)
 
-    def _rank(self) -> Callable[[Module, Module], float]:
+    def _rank(self, both: Effective) -> Callable[[Module, Module], float]:
         """How sure the static mapping is that a module and a cell are each other's."""
         if self.request.ignore_names:
             return lambda u, v: 0.0
         sure = {(t, m): e.confidence for e in self.static.entries for t in e.torch for m in e.mindspore}
 
         def rank(u: Module, v: Module) -> float:
-            pairs = ((t, m) for _, t in u.own for _, m in v.own)
-            return max((sure.get(pair, 0.0) for pair in pairs), default=0.0)
+            ours, theirs = ([part for _, name in x.own for part in both.parts(name)] for x in (u, v))
+            return max((sure.get(pair, 0.0) for pair in itertools.product(ours, theirs)), default=0.0)
 
         return rank
 
@@ -364,6 +367,8 @@ class Prover:
 
     def _made(self, mapping: Mapping, testimony: Testimony) -> dict[str, Array]:
         """What the mapping makes of PyTorch's weights."""
+        if not mapping.entries:
+            return {}
         state = {name: testimony.value(name) for e in mapping.entries for name in e.torch}
         report = conversion.ConversionReport()  # so that a cast is no warning: the outputs show what it loses
         made: dict[str, Array] = conversion.apply(

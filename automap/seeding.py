@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from automap.dtypes import Array, cast, is_float
+from automap.dtypes import Array, cast, is_float, widen
 from automap.graph import Listing, Param
+from automap.reparametrised import Computed, computed
 
 #: Parts of a leaf's name that tell a vector added to the signal (a token, a position) from a matrix of weights.
 _ADDED = ("emb", "latent", "pos", "prompt", "table", "token")
@@ -50,7 +51,31 @@ def seeded_weights(listing: Listing, seed: int = 0) -> dict[str, Array]:
     own = [param for name, param in first.items() if param.name == name]
     with ThreadPoolExecutor(2) as threads:  # NumPy draws without Python's lock
         values = dict(zip((p.name for p in own), threads.map(drawn, own), strict=True))
-    return {name: array for name, param in first.items() if (array := values[param.name]) is not None}
+    made = {name: array for name, param in first.items() if (array := values[param.name]) is not None}
+    for weight in computed(listing).weights:
+        if weight.kind == "spectral_norm" and weight.main.name in made:
+            made |= _spectral(weight, made[weight.main.name], seed)
+    return made
+
+
+def _spectral(weight: Computed, main: Array, seed: int) -> dict[str, Array]:
+    """Two vectors for a weight that is divided by what it makes of them, and the weight, which makes about one of them.
+
+    Of vectors that have nothing to do with the weight it makes next to nothing, and what is divided by that explodes.
+    Nothing is summed up here: sums could differ from one machine to the next.
+    """
+    first = min([weight.main.name, *weight.main.aliases])
+    axis, shape = weight.chain[0].args["axis"], main.shape
+    vectors = []
+    for p in weight.others:
+        n = math.prod(p.shape or ())
+        signs = generator(seed, f"{first} {p.leaf}").integers(0, 2, n) * 2 - 1
+        vectors.append((signs / math.sqrt(n)).astype(np.float32))
+    u, v = vectors
+    along = (u[:, None] * v).reshape((len(u), *shape[:axis], *shape[axis + 1 :]))
+    arrays = (widen(main).astype(np.float32) + np.moveaxis(along, 0, axis), *vectors)
+    parts = zip((weight.main, *weight.others), arrays, strict=True)
+    return {p.name: cast(array, p.dtype or "float32")[0] for p, array in parts}
 
 
 def _values(param: Param, shape: tuple[int, ...], rng: np.random.Generator) -> Array | None:

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
+from torch.nn.utils import parametrize
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from automap import running, torch_edge
@@ -330,9 +331,16 @@ def _own(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _module(path: str, module: torch.nn.Module, tensors: Mapping[str, torch.Tensor]) -> Module:
+    """What a weight is computed from by parametrizations belongs to the layer of the weight."""
     prefix = f"{path}." if path else ""
     names = [n for n, _ in _own(module)]
-    return Module(path, type(module).__name__, tuple((n, prefix + n) for n in names if prefix + n in tensors))
+    if "parametrizations" in path.split("."):
+        names = []
+    elif parametrize.is_parametrized(module):
+        inner: torch.nn.Module = module.parametrizations
+        names += [f"parametrizations.{n}" for n, _ in (*inner.named_parameters(), *inner.named_buffers())]
+    kind = parametrize.type_before_parametrizations(module).__name__
+    return Module(path, kind, tuple((n, prefix + n) for n in names if prefix + n in tensors))
 
 
 @contextmanager
