@@ -96,7 +96,7 @@ def apply(
     planner = Planner(as_mapping(mapping), reverse, target, dtype, allow_nan, allow_overflow, wishes, filled)
     if framework not in (None, "numpy", *TITLES):
         raise ConversionError(f"there is no framework {framework!r}: there are mindspore, torch and numpy")
-    arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping.given, Merge.of(merge_lora))))
+    arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping, Merge.of(merge_lora))))
     out: dict[str, Any] = {}
     framework = framework or planner.mapping.made
     if framework == "numpy":
@@ -149,7 +149,7 @@ def load(
     mapping, filled = as_mapping(mapping), ConversionReport()
     wishes = Wishes.of(resize, pad_vocab, cut_vocab)
     planner = Planner(mapping, mapping.made != framework, net, None, allow_nan, allow_overflow, wishes, filled)
-    arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping.given, Merge.of(merge_lora))))
+    arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping, Merge.of(merge_lora))))
     edge = _edge(framework)
     edge.load_state(net, arrays)
     # What the frameworks return is not proof: MindSpore only logs what it did not load.
@@ -237,7 +237,7 @@ def convert(
         progress,
     )
     checked_name(where, options.suffix, planner.mapping.made)
-    plan = planner.plan(open_state(source_path, planner.mapping.given, Merge.of(merge_lora)))
+    plan = planner.plan(open_state(source_path, planner.mapping, Merge.of(merge_lora)))
     return write(plan, source_path, where, planner.mapping.needs_review, options)
 
 

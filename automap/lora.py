@@ -192,6 +192,8 @@ class _Merged:
 class MergedSource:
     """A PyTorch source with its adaptations merged: the names are those of the network without them.
 
+    ``known``, what a mapping calls its parameters, may have the level ``base_layer`` itself: then it stays.
+
     Attributes:
         merged: the names of the weights that something was merged into.
 
@@ -202,13 +204,15 @@ class MergedSource:
 
     framework: Framework = "torch"
 
-    def __init__(self, source: Source, merge: Merge) -> None:
+    def __init__(self, source: Source, merge: Merge, known: Iterable[str] = ()) -> None:
         if source.framework != "torch":
             raise ConversionError(f"{source.text}: LoRA is merged on the way from PyTorch, not back")
         self.text, self.notes = source.text, source.notes
         tensors = source.tensors()
         found = {p.base: p for p in merge.pairs(tensors)}
         away = {n for p in found.values() for n in (p.a, p.b)}
+        bare = not any(plain(name) != name for name in known)
+        names = {name: plain(name, tensors) if bare else name for name in tensors}
         self._tensors: dict[str, Stored] = {}
         for name, tensor in tensors.items():
             if name in away:
@@ -218,18 +222,18 @@ class MergedSource:
                 parts = (tensor, tensors[pair.a], tensors[pair.b])
                 merge.check(name, merge.chain(pair), [t.shape for t in parts], [t.dtype for t in parts])
                 tensor = _Merged(parts, merge.chain(pair))
-            self._tensors[plain(name, tensors)] = tensor
+            self._tensors[names[name]] = tensor
         listing = source.listing()
         self._listing = Listing(
             "torch",
             tuple(
-                replace(p, name=plain(p.name, tensors), aliases=tuple(plain(a, tensors) for a in p.aliases))
+                replace(p, name=names[p.name], aliases=tuple(names.get(a, a) for a in p.aliases))
                 for p in listing
                 if p.name not in away
             ),
             listing.source,
         )
-        self.merged = tuple(plain(name, tensors) for name in found)
+        self.merged = tuple(names[name] for name in found)
 
     def listing(self) -> Listing:
         return self._listing

@@ -203,7 +203,10 @@ class Planner:
             try:
                 self.mapping = self.mapping.invert({n: g[0] for n, g in (self._goals or {}).items()})
             except MappingError as e:
-                raise MappingError(f"{e}: give the model or checkpoint to fit as the target") from None
+                more = (
+                    ": give the model or checkpoint to fit as the target" if "has no inverse without" in str(e) else ""
+                )
+                raise MappingError(f"{e}{more}") from None
 
     def plan(self, source: Source) -> Plan:
         """What happens to each tensor of a source. What stands in the way is noted in the plan, and not raised.
@@ -434,18 +437,19 @@ def as_mapping(mapping: AnyMapping) -> Mapping:
     return Mapping.read(mapping)
 
 
-def open_state(state_dict: Any, given: Framework, merge: Merge | None = None) -> Source:
-    """The tensors to convert, LoRA merged if that is asked for.
+def open_state(state_dict: Any, mapping: Mapping, merge: Merge | None = None) -> Source:
+    """The tensors to convert with a mapping, LoRA merged if that is asked for.
 
     Raises ConversionError where they are those of the framework that is to be made, or cannot be merged.
     """
+    given = mapping.given
     try:
         source = sources.open_source(state_dict, None)
     except SourceError:  # it does not tell its framework, or something is wrong with it that is said again here
         source = sources.open_source(state_dict, given)
     if source.framework != given:
         raise turned_round(source.text, source.framework)
-    return source if merge is None else MergedSource(source, merge)
+    return source if merge is None else MergedSource(source, merge, mapping.names(given))
 
 
 def _dtype(value: object) -> str:
