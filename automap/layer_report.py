@@ -107,7 +107,7 @@ class Facts:
 
         text = Text(str(self))
         text.highlight_regex(r"(?m)^\S.*$", "bold")
-        text.highlight_regex(r"(?m)^  (other defaults|proven by .*|called otherwise|lacks|to know)", "cyan")
+        text.highlight_regex(r"(?m)^  (other default|proven by .*|called otherwise|lacks)", "cyan")
         return text
 
 
