@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from automap.graph import Listing, Param
     from automap.inference import infer
     from automap.mapping import Entry, Mapping, Unmatched
+    from automap.optimizers import OptimizerReport, apply_optimizer
     from automap.regression import check, write_lock
     from automap.sources import open_source
     from automap.trace_writer import write_trace
@@ -23,10 +24,12 @@ __all__ = [
     "Entry",
     "Listing",
     "Mapping",
+    "OptimizerReport",
     "Param",
     "Unmatched",
     "Validation",
     "apply",
+    "apply_optimizer",
     "check",
     "convert",
     "infer",
@@ -44,6 +47,7 @@ _HOMES = {
     "graph": ("Listing", "Param"),
     "inference": ("infer",),
     "mapping": ("Entry", "Mapping", "Unmatched"),
+    "optimizers": ("OptimizerReport", "apply_optimizer"),
     "regression": ("check", "write_lock"),
     "sources": ("open_source",),
     "trace_writer": ("write_trace",),

@@ -1,0 +1,167 @@
+"""MindSpore's optimizers, as data: what their states are called, and what PyTorch calls the same.
+
+Each row is a fact about a class of MindSpore, which a test proves where its kernels run: the states that the row says
+are converted, and the next steps of both frameworks give equal parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from automap.errors import ConversionError
+
+#: What PyTorch's optimizers keep for a parameter, beside the number of steps.
+TORCH_SLOTS = ("momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "grad_avg", "sum")
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Where a MindSpore optimizer counts its steps.
+
+    Attributes:
+        name: the parameter's name.
+        dtype: its element type.
+        shape: its shape, ``()`` or ``(1,)``.
+        start: what it is before the first step.
+    """
+
+    name: str = "global_step"
+    dtype: str = "int32"
+    shape: tuple[int, ...] = (1,)
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A class of MindSpore's optimizers.
+
+    Attributes:
+        name: what it is called here and on the command line; those of ``mindspore.nn`` by their class alone.
+        slots: for each of PyTorch's states: what stands before the parameter's name in MindSpore, and the attribute.
+        own: MindSpore's states that PyTorch has not, in the same way.
+        counter: where the steps are counted.
+        fixed: settings that the class cannot have otherwise, in PyTorch's words.
+        optional: PyTorch's states that an optimizer of this class has only if it is asked for.
+        rate: whether the learning rate is among the parameters that checkpoints hold.
+        momentum: whether the momentum is.
+        powers: whether powers of both betas are.
+        scaled: whether the momentum buffer has the learning rate in it already.
+        lacks: what it does otherwise than PyTorch at every step, in words, or ``""``.
+        unproven: why no test here runs it, or ``""``.
+    """
+
+    name: str
+    slots: Mapping[str, tuple[str, str]]
+    own: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    counter: Counter | None = Counter()
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    optional: tuple[str, ...] = ()
+    rate: bool = True
+    momentum: bool = False
+    powers: bool = False
+    scaled: bool = False
+    lacks: str = ""
+    unproven: str = ""
+
+
+_PLAIN = {"maximize": False}
+_ADAM = {"exp_avg": ("exp_avg", "exp_avg"), "exp_avg_sq": ("exp_avg_sq", "exp_avg_sq")}
+_ADAM_MAX = {**_ADAM, "max_exp_avg_sq": ("max_exp_avg_sq", "max_exp_avg_sq")}
+_NO_COUNT = "in MindSpore 2.10 it does not count its steps on a CPU"
+_NO_KERNEL = "it has no kernel on a CPU"
+
+KINDS = {
+    kind.name: kind
+    for kind in (
+        Kind(
+            "Momentum",
+            {"momentum_buffer": ("moments", "moments")},
+            fixed={**_PLAIN, "dampening": 0.0},
+            momentum=True,
+        ),
+        Kind(
+            "SGD", {"momentum_buffer": ("accum", "accum")}, own={"stat": ("stat", "stat")}, fixed=_PLAIN, momentum=True
+        ),
+        Kind(
+            "Adam",
+            {
+                "exp_avg": ("moment1", "moment1"),
+                "exp_avg_sq": ("moment2", "moment2"),
+                "max_exp_avg_sq": ("vhat", "vhat"),
+            },
+            fixed={**_PLAIN, "decoupled_weight_decay": False},
+            optional=("max_exp_avg_sq",),
+            powers=True,
+        ),
+        Kind(
+            "AdamWeightDecay",
+            {"exp_avg": ("adam_m", "moments1"), "exp_avg_sq": ("adam_v", "moments2")},
+            fixed={**_PLAIN, "decoupled_weight_decay": True, "amsgrad": False},
+            lacks="AdamWeightDecay does not correct the bias of its moments; mindspore.experimental.optim.AdamW does, "
+            "and so does mindspore.mint.optim.AdamW",
+        ),
+        Kind(
+            "RMSProp",
+            {
+                "square_avg": ("mean_square", "ms"),
+                "momentum_buffer": ("moment", "moment"),
+                "grad_avg": ("mean_grad", "mg"),
+            },
+            fixed=_PLAIN,
+            optional=("grad_avg",),
+            scaled=True,
+        ),
+        Kind("Adagrad", {"sum": ("accum", "accum")}, fixed={**_PLAIN, "lr_decay": 0.0}),
+        Kind(
+            "Lamb",
+            {"exp_avg": ("lamb_m", "moments1"), "exp_avg_sq": ("lamb_v", "moments2")},
+            fixed=_PLAIN,
+            unproven=_NO_KERNEL,
+        ),
+        Kind(
+            "LARS",
+            {"momentum_buffer": ("moments", "moments")},
+            fixed={**_PLAIN, "dampening": 0.0},
+            momentum=True,
+            unproven=_NO_KERNEL,
+        ),
+        Kind(
+            "experimental.SGD",
+            {"momentum_buffer": ("accum", "accum")},
+            own={"stat": ("stat", "stat")},
+            counter=None,
+            rate=False,
+        ),
+        Kind("experimental.Adam", _ADAM_MAX, counter=Counter("state_step", shape=()), rate=False,
+             fixed={"decoupled_weight_decay": False, "amsgrad": False}),
+        Kind("experimental.AdamW", _ADAM_MAX, counter=Counter("state_step", shape=()), rate=False,
+             fixed={"decoupled_weight_decay": True}),
+        Kind(
+            "experimental.RMSprop",
+            {
+                "square_avg": ("mean_square", "mean_square"),
+                "momentum_buffer": ("moment", "moment"),
+                "grad_avg": ("mean_grad", "mean_grad"),
+            },
+            counter=None,
+            rate=False,
+        ),
+        Kind("experimental.Adagrad", {"sum": ("accum", "accum")}, counter=Counter("step_t", shape=()), rate=False),
+        Kind("mint.SGD", {"momentum_buffer": ("momentum_buf", "momentum_buf")}, counter=Counter("step_t", shape=()),
+             rate=False, unproven=_NO_COUNT),
+        Kind("mint.Adam", _ADAM_MAX, counter=Counter("state_step", "float32"), rate=False, optional=("max_exp_avg_sq",),
+             fixed={"decoupled_weight_decay": False}, unproven=_NO_COUNT),
+        Kind("mint.AdamW", _ADAM_MAX, counter=Counter("state_step", "float32", start=-1), rate=False,
+             optional=("max_exp_avg_sq",), fixed={"decoupled_weight_decay": True}, unproven=_NO_KERNEL),
+    )
+}  # fmt: skip
+
+
+def kind_called(name: str) -> Kind:
+    """The kind of that name. Raises ConversionError, with those there are, where there is none."""
+    plain = name.removeprefix("mindspore.").removeprefix("nn.").replace(".optim.", ".")
+    if plain not in KINDS:
+        raise ConversionError(f"no optimizer {name!r} is known: there are {', '.join(KINDS)}")
+    return KINDS[plain]

@@ -1,0 +1,181 @@
+"""The state of a PyTorch optimizer as a value, read from ``state_dict()`` or from a checkpoint that holds it."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from automap.checkpoints import find_state_dict
+from automap.dtypes import Array
+from automap.errors import ConversionError, SourceError
+from automap.graph import Shape
+from automap.optimizer_kinds import TORCH_SLOTS
+
+#: A network's parameters in order: names, shapes and element types, so far as they are known.
+Listed = list[tuple[str, Shape | None, str | None]]
+
+
+@dataclass(frozen=True)
+class TorchState:
+    """What ``optimizer.state_dict()`` holds, in NumPy.
+
+    Attributes:
+        groups: the settings of each group.
+        members: the positions in each group.
+        slots: for each position its states, not read yet, by PyTorch's names.
+        shapes: the shapes of the states.
+        steps: how often each was stepped, where that is counted.
+        names: the names of all positions in order, where they are kept.
+    """
+
+    groups: tuple[Mapping[str, Any], ...]
+    members: tuple[tuple[int, ...], ...]
+    slots: Mapping[int, Mapping[str, Callable[[], Array]]]
+    shapes: Mapping[int, Mapping[str, Shape]]
+    steps: Mapping[int, int]
+    names: tuple[str, ...] | None = None
+
+
+def read_state(value: Any) -> TorchState:
+    """The state of a PyTorch optimizer, from its ``state_dict()`` or what a file holds of it.
+
+    Raises:
+        ConversionError: it is none.
+    """
+    if not isinstance(value, Mapping) or not {"state", "param_groups"} <= set(value):
+        raise ConversionError("the optimizer's state is none: give what optimizer.state_dict() gives, or its file")
+    groups, members, names = [], [], []
+    for group in value["param_groups"]:
+        members.append(tuple(int(i) for i in group["params"]))
+        names += list(group.get("param_names", ()))
+        groups.append({k: _number(v) for k, v in group.items() if k not in ("params", "param_names")})
+    order = [i for m in members for i in m]
+    slots: dict[int, dict[str, Callable[[], Array]]] = {i: {} for i in order}
+    shapes: dict[int, dict[str, Shape]] = {i: {} for i in order}
+    steps: dict[int, int] = {}
+    odd: Counter[str] = Counter()
+    for i, held in value["state"].items():
+        for key, tensor in held.items():
+            if key == "step":
+                steps[int(i)] = round(float(_number(tensor)))
+            elif tensor is None or not hasattr(tensor, "shape"):
+                continue
+            elif key in TORCH_SLOTS:
+                slots[int(i)][key] = partial(_array, tensor, key)
+                shapes[int(i)][key] = tuple(tensor.shape)
+            else:
+                odd[key] += 1
+    if odd:
+        key, n = odd.most_common(1)[0]
+        raise ConversionError(
+            f"the optimizer has a state {key!r} ({n} parameters), which automap does not know: it knows "
+            f"{', '.join(TORCH_SLOTS)}"
+        )
+    # LARS and LAMB of other packages count in the group.
+    counted = {i: int(g["step"]) for g, m in zip(groups, members, strict=True) if isinstance(g.get("step"), int | float)
+               for i in m if slots[i]}  # fmt: skip
+    return TorchState(
+        tuple(groups),
+        tuple(members),
+        slots,
+        shapes,
+        steps or counted,
+        tuple(names) if names and len(names) == len(order) else None,
+    )
+
+
+def read_with_network(value: Any, network: Any) -> tuple[TorchState, Listed | None]:
+    """PyTorch's state and the order of the network's parameters, from whatever the user gives."""
+    listing = None
+    if isinstance(value, str | os.PathLike):
+        path, value = os.fspath(value), import_module("automap.torch_optimizers").read_file(os.fspath(value))
+        network = path if network is None and _has_network(value) else network
+    elif hasattr(value, "state_dict") and hasattr(value, "param_groups"):
+        value = value.state_dict()
+    if isinstance(value, Mapping) and not {"state", "param_groups"} <= set(value):
+        network = value if network is None and _has_network(value) else network
+        value = find_state(value)
+    if network is not None:
+        from automap.sources import open_source
+
+        listing = [(p.name, p.shape, p.dtype) for p in open_source(network, "torch").listing()]
+    return read_state(value), listing
+
+
+def find_state(loaded: Any, text: str = "the checkpoint") -> Mapping[str, Any]:
+    """The state of an optimizer in what a checkpoint holds, however deep.
+
+    Raises:
+        ConversionError: there is none, or more than one.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+
+    def look(value: Any, where: str, depth: int) -> None:
+        if not isinstance(value, Mapping) or depth > 4:
+            return
+        if {"state", "param_groups"} <= set(value):
+            found[where] = value
+            return
+        for key, inner in value.items():
+            look(inner, f"{where}.{key}".strip("."), depth + 1)
+
+    look(loaded, "", 0)
+    if not found:
+        keys = ", ".join(map(str, list(loaded)[:5])) if isinstance(loaded, Mapping) else type(loaded).__name__
+        raise ConversionError(f"{text} holds no state of an optimizer, but {keys}: save optimizer.state_dict() in it")
+    if len(found) > 1:
+        raise ConversionError(
+            f"{text} holds the states of {len(found)} optimizers ({', '.join(found)}): give the one meant, as a dict"
+        )
+    return next(iter(found.values()))
+
+
+def _has_network(value: Any) -> bool:
+    without = {k: v for k, v in value.items() if not (isinstance(v, Mapping) and "param_groups" in v)}
+    try:
+        find_state_dict(without, "")
+    except SourceError:
+        return False
+    return True
+
+
+def torch_kind(state: TorchState) -> str:
+    """What PyTorch's optimizer is called, from its settings."""
+    keys = set(state.groups[0]) if state.groups else set()
+    if "trust_coeff" in keys or "trust_coefficient" in keys:
+        return "LARS"
+    if "betas" in keys:
+        if {"trust_clip", "always_adapt", "clamp_value", "adam"} & keys:
+            return "LAMB"
+        decoupled = state.groups[0].get("decoupled_weight_decay")
+        return "Adam or AdamW" if decoupled is None else "AdamW" if decoupled else "Adam"
+    if "alpha" in keys:
+        return "RMSprop"
+    if "lr_decay" in keys:
+        return "Adagrad"
+    return "SGD"
+
+
+def _number(value: Any) -> Any:
+    """A setting as Python's own number, where it is a tensor of one element."""
+    if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
+        return value.item()
+    return tuple(map(_number, value)) if isinstance(value, list | tuple) else value
+
+
+def _array(tensor: Any, name: str) -> Array:
+    return np.asarray(tensor) if isinstance(tensor, np.ndarray) else _tensor_array(tensor, name)
+
+
+def _tensor_array(tensor: Any, name: str) -> Array:
+    from automap import sources
+
+    array: Array = sources._edge("torch", "the optimizer").array_of(tensor, name)
+    return array

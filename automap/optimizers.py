@@ -1,0 +1,567 @@
+"""The state of an optimizer, carried from PyTorch to MindSpore, so that training goes on as if nothing had happened.
+
+PyTorch keeps the state by the position of the parameter in the groups (``optimizer_names`` tells the names), MindSpore
+in parameters of the optimizer. A moment goes the way of its weight: the entry's transforms change it, too. What kinds
+of optimizers there are, and what their states are called, is in ``optimizer_kinds``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from automap import transforms
+from automap.dtypes import DTYPES, Array, cast, widen
+from automap.errors import ConversionError, TransformError
+from automap.graph import Shape
+from automap.mapping import Entry
+from automap.mapping import Mapping as ParameterMapping
+from automap.optimizer_kinds import Kind
+from automap.optimizer_names import positions, trainable
+from automap.optimizer_state import Listed, TorchState, read_with_network, torch_kind
+from automap.planning import AnyMapping, as_mapping, prefix_change, renamed
+from automap.specs import framework_of
+from automap.transforms import Transform
+from automap.wrapping import changes
+
+#: Transforms that only move elements, so that a moment can go the same way; a cast is for the weights alone.
+_MOVES = {"reshape", "unflatten", "flatten", "transpose", "reverse", "take", "concat", "split", "stack", "unstack",
+          "reorder", "slice", "cast"}  # fmt: skip
+
+#: Settings of PyTorch's groups that are compared, and that decide about the steps.
+_COMPARED = (
+    "lr", "weight_decay", "decoupled_weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "alpha",
+    "centered", "amsgrad", "lr_decay", "maximize",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class MindSporeOptimizer:
+    """What is known of a MindSpore optimizer, a live one or one to come.
+
+    Attributes:
+        kind: its class.
+        names: the network's parameters that it trains, as they are called there.
+        shapes: their shapes.
+        states: for each of them, the name of the parameter that holds each state (by PyTorch's word, or its own).
+        rates: for each, the name of the parameter with its learning rate; None where it is no parameter.
+        settings: for each, its settings in PyTorch's words, so far as they are known.
+        scalars: further parameters: the counter, the powers, the momentum.
+        dtypes: of states and scalars, where they are known.
+        schedule: the learning rate of each parameter after so many steps, where it is no constant.
+        defects: settings that have no effect where it runs, in PyTorch's words, with what to do.
+    """
+
+    kind: Kind
+    names: tuple[str, ...]
+    shapes: Mapping[str, Shape]
+    states: Mapping[str, Mapping[str, str]]
+    rates: Mapping[str, str | None]
+    settings: Mapping[str, Mapping[str, Any]]
+    scalars: frozenset[str]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    schedule: Callable[[int], Mapping[str, float]] | None = None
+    defects: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimizerReport:
+    """What was carried over from one optimizer to another, and what was not.
+
+    Attributes:
+        torch: PyTorch's kind, as far as its state tells.
+        mindspore: MindSpore's kind.
+        carried: of how many parameters each state was carried over, by its name in PyTorch.
+        told: how the parameters at PyTorch's positions were told.
+        step: how many steps were made, or None where that is not known.
+        rates: the learning rates.
+        lost: what the one side has and the other lacks, with what it is.
+        differs: settings under which the next steps of the two differ, with the values.
+        notes: what else is worth knowing.
+    """
+
+    torch: str
+    mindspore: str
+    carried: Mapping[str, int]
+    told: str
+    step: int | None
+    rates: tuple[float, ...]
+    lost: Mapping[str, str]
+    differs: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def needs_review(self) -> bool:
+        """Whether training will not go on as it did, so that a person has to look at it."""
+        return bool(self.lost or self.differs)
+
+    def __str__(self) -> str:
+        carried = ", ".join(f"{name} of {n}" for name, n in self.carried.items()) or "no state"
+        rates = ", ".join(f"{r:g}" for r in self.rates)
+        step = "" if self.step is None else f"; step {self.step}"
+        lines = [f"{self.torch} -> {self.mindspore}: {carried} parameters ({self.told}); learning rate {rates}{step}"]
+        lines += [f"  not carried over: {name} ({why})" for name, why in self.lost.items()]
+        lines += [f"  differs: {what}" for what in self.differs]
+        lines += [f"  note: {what}" for what in self.notes]
+        return "\n".join(lines)
+
+
+def apply_optimizer(
+    mapping: AnyMapping,
+    optimizer_state: Any,
+    optimizer: Any,
+    *,
+    names: Sequence[str] | None = None,
+    network: Any = None,
+    step: int | None = None,
+    kind: str | None = None,
+) -> OptimizerReport:
+    """Carry the state of an optimizer over to one of the other framework, so that training goes on from it.
+
+    Moments, steps and learning rates arrive, whatever cells are around the network by then. Settings that are no
+    parameters of the optimizer are compared: see what the report says of them.
+
+    Args:
+        mapping: a mapping, its file, or a dict of PyTorch names to MindSpore names.
+        optimizer_state: to MindSpore: ``optimizer.state_dict()``, the optimizer itself, or a checkpoint that holds one
+            (the network's state dict beside it tells the order of its parameters). Back to PyTorch: the MindSpore
+            optimizer, or a checkpoint or dict of its parameters.
+        optimizer: the optimizer that goes on: ``mindspore.nn``'s, ``experimental.optim``'s or ``mint.optim``'s; or
+            PyTorch's to go back.
+        names: the names of PyTorch's parameters in the order in which its optimizer has them, where it does not know
+            them itself and they cannot be told by order and shapes.
+        network: PyTorch's network, or its state dict, for the order of the parameters; the mapping tells it otherwise.
+        step: how many steps were made, where PyTorch's optimizer does not count them (SGD).
+        kind: of the MindSpore optimizer, such as ``"Momentum"``, where a checkpoint is all that there is of it.
+
+    Raises:
+        ConversionError: the optimizer is of no known kind; the positions cannot be told; an entry's transform computes
+            with its values, so that a moment cannot go the same way; or a state does not fit.
+    """
+    mapping = as_mapping(mapping)
+    framework = framework_of(optimizer)
+    if framework == "mindspore":
+        edge = _edge("mindspore")
+        target = edge.described(optimizer)
+        state, listing = read_with_network(optimizer_state, network)
+        values, report = to_mindspore(mapping, state, target, listing, names, step)
+        edge.assign(optimizer, values)
+        return report
+    if framework == "torch" and hasattr(optimizer, "param_groups"):
+        from automap.optimizers_back import to_torch
+
+        return to_torch(mapping, optimizer_state, optimizer, names, network, kind)
+    raise ConversionError(
+        f"the optimizer is a {type(optimizer).__name__}: give one of mindspore.nn, mindspore.experimental.optim, "
+        "mindspore.mint.optim or torch.optim"
+    )
+
+
+def to_mindspore(
+    mapping: ParameterMapping,
+    state: TorchState,
+    target: MindSporeOptimizer,
+    listing: Listed | None,
+    names: Sequence[str] | None = None,
+    step: int | None = None,
+) -> tuple[dict[str, Callable[[], Array]], OptimizerReport]:
+    """What each parameter of a MindSpore optimizer becomes; no array is made before it is asked for.
+
+    Args:
+        mapping: between the networks.
+        state: PyTorch's.
+        target: the optimizer.
+        listing: PyTorch's parameters in order: names, shapes, element types. None: in the mapping's order.
+        names: of the positions, where they are known.
+        step: how many steps were made, where the state does not count them.
+    """
+    job = _Job(mapping, state, target, listing, names, step)
+    return job.values(), job.report()
+
+
+class _Job:
+    """One way from PyTorch to MindSpore."""
+
+    def __init__(
+        self,
+        mapping: ParameterMapping,
+        state: TorchState,
+        target: MindSporeOptimizer,
+        listing: Listed | None,
+        names: Sequence[str] | None,
+        step: int | None,
+    ) -> None:
+        self.mapping = mapping.invert() if mapping.reverse else mapping
+        self.state, self.target = state, target
+        self.lost: dict[str, str] = {}
+        self.differs: list[str] = []
+        self.notes: list[str] = []
+        mapped = [name for entry in self.mapping.entries for name in entry.mindspore]
+        self.called = _theirs(mapped, target.names)  # the mapping's MindSpore name -> the optimizer's
+        self.where, self.told = self._positions(listing, names)
+        self.group_of = {i: g for g, members in enumerate(state.members) for i in members}
+        self.entries = list(self._trained())
+        self.step = self._step(step)
+
+    def _positions(self, listing: Listed | None, names: Sequence[str] | None) -> tuple[dict[str, int], str]:
+        """The position of each PyTorch name, and how they were told."""
+        ours = [name for entry in self.mapping.entries for name in entry.torch]
+        known = listing if listing is not None else self._listing()
+        change = prefix_change([name for name, *_ in known], set(ours))
+        aliases = {u.name for u in self.mapping.unmatched_torch if u.alias_of}
+        params = trainable([(renamed(name, *change), shape, dtype) for name, shape, dtype in known], aliases)
+        names = names if names is not None else self.state.names
+        if names is not None:
+            names = [renamed(name, *prefix_change(names, set(ours))) for name in names]
+        # What the MindSpore optimizer trains, PyTorch's did, if both train the same; otherwise all may be.
+        trained = {n for e in self.mapping.entries if any(m in self.called for m in e.mindspore) for n in e.torch}
+        count = sum(map(len, self.state.members))
+        same = [p for p in params if p[0] in trained]
+        shapes = {i: next(iter(self.state.shapes[i].values()), None) for group in self.state.members for i in group}
+        offered = same if names is None and len(same) == count else params
+        found, how = positions(self.state.members, shapes, offered, names)
+        return {name: i for i, name in found.items()}, how
+
+    def _listing(self) -> Listed:
+        """PyTorch's names in the mapping's order, which is the network's for entries of one name each."""
+        several = [e for e in self.mapping.entries if len(e.torch) > 1]
+        if several and self.state.names is None:
+            raise ConversionError(
+                f"the mapping joins {', '.join(several[0].torch)}, so that the order of PyTorch's parameters cannot be "
+                "told from it: give the network, its state dict, or the names (network=, names=)"
+            )
+        return [(name, None, None) for entry in self.mapping.entries for name in entry.torch]
+
+    def _trained(self) -> Iterator[tuple[Entry, tuple[str, ...]]]:
+        """The entries whose parameters both optimizers train, with MindSpore's names there."""
+        faults, ours, theirs = [], set[str](), set[str]()
+        for entry in self.mapping.entries:
+            odd = [name for name in entry.torch if name not in self.where]
+            odd += [name for name in entry.mindspore if name not in self.called]
+            if not odd:
+                names = tuple(self.called[name] for name in entry.mindspore)
+                ours.update(entry.torch)
+                theirs.update(names)
+                yield entry, names
+            elif len(odd) < len(entry.torch) + len(entry.mindspore) and not self._is_one_sided(entry):
+                faults.append(f"{entry} (not trained: {', '.join(odd)})")
+        if faults:
+            raise ConversionError(f"{len(faults)} entries are trained in part: {'; '.join(faults)}", faults)
+        for side, alone in (
+            ("PyTorch", [name for name in self.where if name not in ours]),
+            ("MindSpore", [name for name in self.target.names if name not in theirs]),
+        ):
+            if alone:
+                more = f" and {len(alone) - 1} more are" if len(alone) > 1 else " is"
+                self._differ(f"{alone[0]}{more} trained in {side} only")
+
+    def _is_one_sided(self, entry: Entry) -> bool:
+        """Whether all of an entry's parameters are trained on one side, and none on the other."""
+        here = {name in self.where for name in entry.torch}
+        there = {name in self.called for name in entry.mindspore}
+        return len(here) == len(there) == 1
+
+    def _differ(self, what: str) -> None:
+        if what not in self.differs:
+            self.differs.append(what)
+
+    def _step(self, given: int | None) -> int | None:
+        steps = set(self.state.steps.values())
+        if len(steps) > 1:
+            counts = ", ".join(
+                f"{n} at step {s}" for s, n in sorted(Counter(self.state.steps.values()).items(), reverse=True)
+            )
+            self._differ(f"MindSpore counts the steps once for all parameters, PyTorch has {counts}")
+        return max(steps) if steps else given
+
+    # -- values ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _wanted(self) -> tuple[str, ...]:
+        return tuple(s for s in self.target.kind.slots if any(s in held for held in self.target.states.values()))
+
+    def values(self) -> dict[str, Callable[[], Array]]:
+        """What each state and scalar becomes."""
+        out: dict[str, Callable[[], Array]] = {}
+        kind = self.target.kind
+        rates: dict[str, dict[str, float]] = {}
+        for entry, names in self.entries:
+            chain = moment_chain(entry)
+            at = [self.where[name] for name in entry.torch]
+            fresh = not any(self.state.slots.get(i) for i in at)
+            group = self._group(entry, at)
+            rate = float(group.get("lr", 0.0))
+            for slot in self._wanted:
+                make = _shared(partial(self._changed, entry, chain, at, slot, rate, names), len(names))
+                for k, name in enumerate(names):
+                    if slot in self.target.states[name]:
+                        held = self.target.states[name][slot]
+                        out[held] = partial(lambda make, k, held: self._typed(make()[k], held), make, k, held)
+            for own in kind.own:  # SGD's mark of the first step
+                for name in names:
+                    held = self.target.states[name][own]
+                    value = np.full(self.target.shapes[name], float(fresh), np.float32)
+                    out[held] = partial(self._typed, value, held)
+            for name in names:
+                held_rate = self.target.rates.get(name)
+                if held_rate is not None:
+                    rates.setdefault(held_rate, {})[name] = rate
+        out |= self._scalars(rates)
+        return out
+
+    def _group(self, entry: Entry, at: Sequence[int]) -> Mapping[str, Any]:
+        groups = {self.group_of[i] for i in at}
+        if len(groups) > 1:
+            self._differ(f"{', '.join(entry.torch)} are in several of PyTorch's groups, and one in MindSpore")
+        return self.state.groups[min(groups)]
+
+    def _changed(
+        self,
+        entry: Entry,
+        chain: Sequence[Transform],
+        at: Sequence[int],
+        slot: str,
+        rate: float,
+        names: Sequence[str],
+    ) -> list[Array]:
+        """One state of an entry's parameters, as MindSpore has them."""
+        given = [held[slot]() for i in at if slot in (held := self.state.slots.get(i, {}))]
+        if not given:
+            return [np.zeros(self.target.shapes[name], np.float32) for name in names]
+        if len(given) < len(at):
+            shapes = _shapes_before(chain, [self.target.shapes[name] for name in names], entry)
+            held_all = [self.state.slots.get(i, {}) for i in at]
+            given = [h[slot]() if slot in h else np.zeros(s, np.float32) for h, s in zip(held_all, shapes, strict=True)]
+        try:
+            made = list(transforms.apply(chain, given))
+        except TransformError as e:
+            raise ConversionError(f"{slot} of {', '.join(entry.torch)} does not fit: {e}", entry.torch) from None
+        if slot == "momentum_buffer" and self.target.kind.scaled:
+            made = [widen(array) * np.float32(rate) for array in made]
+        for array, name in zip(made, names, strict=True):
+            if array.size == math.prod(self.target.shapes[name]) and array.shape != tuple(self.target.shapes[name]):
+                continue
+            if array.shape != tuple(self.target.shapes[name]):
+                raise ConversionError(
+                    f"{slot} of {', '.join(entry.torch)} becomes {list(array.shape)}, and {name} is "
+                    f"{list(self.target.shapes[name])}: is it the optimizer of this network?",
+                    entry.torch,
+                )
+        return [array.reshape(self.target.shapes[name]) for array, name in zip(made, names, strict=True)]
+
+    def _typed(self, array: Array, held: str) -> Array:
+        dtype = self.target.dtypes.get(held)
+        return array if dtype is None else cast(array, dtype)[0]
+
+    def _scalars(self, rates: Mapping[str, Mapping[str, float]]) -> dict[str, Callable[[], Array]]:
+        """The counter, the learning rates, the momentum, the powers of the betas."""
+        kind, groups = self.target.kind, self.state.groups
+        found: dict[str, Array] = {}
+        counter = kind.counter
+        if counter is not None and self.step is not None:
+            found[counter.name] = np.full(counter.shape, self.step + counter.start, DTYPES[counter.dtype])
+        for name, wanted in rates.items():
+            values = set(wanted.values())
+            if len(values) > 1:
+                listed = ", ".join(f"{v:g}" for v in sorted(values))
+                self._differ(f"lr: MindSpore has one learning rate ({name}) where PyTorch has {listed}")
+            found[name] = np.array(max(values), np.float32)
+        if kind.momentum:
+            values = {float(g["momentum"]) for g in groups if "momentum" in g}
+            if len(values) > 1:
+                listed = ", ".join(f"{v:g}" for v in sorted(values))
+                self._differ(f"momentum: MindSpore has one, PyTorch has {listed}")
+            if values:
+                found["momentum"] = np.array(max(values), np.float32)
+        if kind.powers and self.step is not None:
+            for i, name in enumerate(("beta1_power", "beta2_power")):
+                betas = {float(g["betas"][i]) for g in groups if "betas" in g}
+                if betas:
+                    power = np.float32(1)
+                    for _ in range(
+                        self.step if self.step < 100_000 else 0
+                    ):  # as MindSpore computes it, with its rounding
+                        power = power * np.float32(max(betas))
+                    found[name] = np.array(power if self.step < 100_000 else max(betas) ** self.step, np.float32)
+        return {
+            name: partial(_given, value)
+            for name, value in found.items()
+            if name in self.target.scalars or name in rates
+        }
+
+    # -- what is said ----------------------------------------------------------------------------------------------
+
+    def report(self) -> OptimizerReport:
+        """What is carried over, and what is not."""
+        kind, carried = self.target.kind, Counter[str]()
+        held = [self.where[name] for entry, _ in self.entries for name in entry.torch]
+        for i in held:
+            carried.update(s for s in self.state.slots.get(i, {}) if s in self._wanted)
+        self._say_what_is_lost(held)
+        self._compare()
+        if kind.lacks and held:
+            self._differ(kind.lacks)
+        for key, what in self.target.defects.items():
+            if any(group.get(key) for group in self.state.groups):
+                self._differ(what)
+        if kind.unproven:
+            self.notes.append(f"the steps of mindspore's {kind.name} are not proven here: {kind.unproven}")
+        if self.step is None and kind.counter is not None and kind.counter.name in self.target.scalars:
+            self.notes.append(
+                f"PyTorch's {torch_kind(self.state)} does not count its steps, so {kind.counter.name} stays as it is; "
+                "it matters to a schedule of the learning rate (step=, --step)"
+            )
+        rates = tuple(sorted({float(g["lr"]) for g in self.state.groups if "lr" in g}, reverse=True))
+        return OptimizerReport(
+            torch_kind(self.state),
+            kind.name,
+            dict(carried),
+            self.told,
+            self.step,
+            rates,
+            self.lost,
+            tuple(self.differs),
+            tuple(self.notes),
+        )
+
+    def _say_what_is_lost(self, held: Sequence[int]) -> None:
+        counts = Counter(s for i in held for s in self.state.slots.get(i, {}))
+        for slot, n in counts.items():
+            if slot in self._wanted:
+                continue
+            why = f"of {n} parameters; "
+            if slot == "max_exp_avg_sq":
+                why += "the greatest second moments, of amsgrad=True, which the MindSpore optimizer does not keep"
+            elif slot in self.target.kind.slots:
+                why += f"the MindSpore {self.target.kind.name} was made without it"
+            else:
+                why += f"mindspore's {self.target.kind.name} has nothing of the kind"
+            self.lost[slot] = why
+        if counts:
+            for slot in self._wanted:
+                optional = slot in ("max_exp_avg_sq", "grad_avg", "momentum_buffer")
+                if slot not in counts and not optional:
+                    self._differ(f"PyTorch's {torch_kind(self.state)} has no {slot}: is it the same kind of optimizer?")
+
+    def _compare(self) -> None:
+        """Settings that lead to other steps, in words."""
+        found: dict[tuple[str, str, str], list[str]] = {}
+        schedule = self.target.schedule(self.step or 0) if self.target.schedule is not None else {}
+        for entry, names in self.entries:
+            group = self.state.groups[self.group_of[self.where[entry.torch[0]]]]
+            for name in names:
+                theirs = {**self.target.settings.get(name, {}), **self.target.kind.fixed}
+                if name in schedule:
+                    theirs["lr"] = schedule[name]
+                for key in _COMPARED:
+                    if key in group and key in theirs and not _is_moot(key, group, theirs):
+                        a, b = group[key], theirs[key]
+                        if not _same(a, b):
+                            found.setdefault((key, _shown(a), _shown(b)), []).append(name)
+                decays = any(float(x.get("weight_decay", 0) or 0) for x in (group, theirs))
+                untold = "decoupled_weight_decay" in theirs and "decoupled_weight_decay" not in group
+                if untold and decays and "betas" in group:
+                    said = ("decoupled_weight_decay", "not said", _shown(theirs["decoupled_weight_decay"]))
+                    found.setdefault(said, []).append(name)
+                if self.target.kind.name == "RMSProp" and "eps" in group and "eps_inside" in theirs:
+                    inside = float(theirs["eps_inside"]) ** 0.5
+                    if not _same(inside, float(group["eps"])):
+                        wanted = float(group["eps"]) ** 2
+                        key = f"eps (MindSpore's is below the root: epsilon={wanted:g} is as much)"
+                        found.setdefault((key, _shown(group["eps"]), _shown(theirs["eps_inside"])), []).append(name)
+        for (key, a, b), names_ in found.items():
+            more = f" and {len(names_) - 1} more" if len(names_) > 1 else ""
+            self._differ(f"{key}: {a} in PyTorch, {b} in MindSpore, for {names_[0]}{more}")
+
+
+# -- helpers ----------------------------------------------------------------------------------------------------------
+
+
+def moment_chain(entry: Entry) -> tuple[Transform, ...]:
+    """What happens to a moment of an entry's parameters: what happens to the weights, if that only moves elements.
+
+    Raises:
+        ConversionError: a step computes with the values, which is not the same for a gradient.
+    """
+    bad = [t.op for t in entry.transform if t.op not in _MOVES]
+    if bad:
+        raise ConversionError(
+            f"{entry}: {', '.join(dict.fromkeys(bad))} computes with the values, and the optimizer's moments cannot go "
+            "the same way: convert the network alone, and let the optimizer begin anew",
+            [str(entry)],
+        )
+    return tuple(t for t in entry.transform if t.op != "cast")
+
+
+def _theirs(mapped: Iterable[str], names: Sequence[str]) -> dict[str, str]:
+    """The optimizer's name of each MindSpore parameter that the mapping has and the optimizer trains."""
+    mapped, known = list(mapped), set(names)
+    direct = {m: m for m in mapped if m in known}
+    if len(direct) == len(known):
+        return direct
+    # What is trained is a part of the mapping: the names of the statistics are not among the optimizer's.
+    change = prefix_change(names, set(mapped))
+    shifted = {renamed(n, *change): n for n in names if renamed(n, *change) in set(mapped)}
+    other = {m: n for n, m in changes(names, mapped).items()}
+    return max((direct, shifted, other), key=len)
+
+
+def _shapes_before(chain: Sequence[Transform], shapes: Sequence[Shape], entry: Entry) -> list[Shape]:
+    try:
+        undone = transforms.inverse(chain, [None] * len(entry.torch))
+        return list(transforms.shape_after(undone, shapes))
+    except TransformError as e:
+        raise ConversionError(f"{entry}: only some of its parameters have a state, and {e}", [str(entry)]) from None
+
+
+def _is_moot(key: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+    """Whether a setting has no effect, beside the others."""
+    if key == "decoupled_weight_decay":
+        return not any(float(x.get("weight_decay", 0) or 0) for x in (ours, theirs))
+    if key in ("dampening", "nesterov"):
+        return not float(ours.get("momentum", 0) or 0)
+    return False
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, tuple | list) or isinstance(b, tuple | list):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return math.isclose(float(a), float(b), rel_tol=2e-6, abs_tol=1e-30)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value)
+    if isinstance(value, tuple | list):
+        return f"({', '.join(map(_shown, value))})"
+    return f"{value:g}" if isinstance(value, int | float) else str(value)
+
+
+def _given(array: Array) -> Array:
+    return array
+
+
+def _shared(make: Callable[[], list[Array]], times: int) -> Callable[[], list[Array]]:
+    """The same, made once for so many who ask for it, and then forgotten."""
+    kept: list[list[Array]] = []
+    asked = 0
+
+    def made() -> list[Array]:
+        nonlocal asked
+        asked += 1
+        found = kept[0] if kept else make()
+        kept[:] = [found] if asked % times else []
+        return found
+
+    return made
+
+
+def _edge(framework: str) -> Any:
+    return importlib.import_module(f"automap.{framework}_optimizers")
