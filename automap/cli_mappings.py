@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,18 @@ def _file_or_folder(context: click.Context, option: click.Parameter, path: str) 
     elif not Path(path).absolute().parent.is_dir():
         raise click.BadParameter(f"{path} cannot be written: there is no folder {Path(path).parent}")
     return path
+
+
+@contextlib.contextmanager
+def resumable(output: str) -> Iterator[None]:
+    """Say what is left where the user interrupts a conversion."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        say(
+            f"interrupted: what is complete is in {output.rstrip('/')}.automap-partial, and --resume goes on from there"
+        )
+        raise
 
 
 @click.command(epilog=STATUS)
@@ -121,7 +135,7 @@ def convert(
     from automap.report import lines_of_names
 
     read = Mapping.read(mapping)
-    with counting(f"Converting {checkpoint}") as progress:
+    with counting(f"Converting {checkpoint}") as progress, resumable(output):
         report = convert_file(
             read,
             checkpoint,

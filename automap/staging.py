@@ -113,7 +113,9 @@ class Staging:
                     places.remove(self.path(name))
             places.settle(self.whole)
             if places.names(self.output):
-                os.rename(self.output, places.joined(self.folder, "old"))
+                old = places.joined(self.folder, "old")
+                places.remove(old)  # where a run was killed after this rename
+                os.rename(self.output, old)
             os.rename(self.whole, self.output.rstrip("/"))
         places.settle(places.split(os.path.abspath(self.output.rstrip("/")))[0] if not self._is_remote else self.folder)
         self.discard()

@@ -330,8 +330,19 @@ class _Streaming(_Sink):
 
     def _put(self, at: int, data: memoryview) -> None:
         while len(data):
-            n = os.pwrite(self._handle, data, at)
+            n = _pwrite(self._handle, data, at)
             at, data = at + n, data[n:]
+
+
+_seek = threading.Lock()
+
+
+def _pwrite(handle: int, data: memoryview, at: int) -> int:
+    if hasattr(os, "pwrite"):
+        return os.pwrite(handle, data, at)
+    with _seek:  # Windows has no such call
+        os.lseek(handle, at, os.SEEK_SET)
+        return os.write(handle, data)
 
 
 class _Gathering(_Sink):

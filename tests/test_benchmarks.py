@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +11,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+
+import automap
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -24,6 +27,8 @@ def load(name: str) -> ModuleType:
 
 peers, scale, faults, cost = load("peers"), load("scale"), load("faults"), load("cost")
 transforms = load("transforms")
+sys.path.insert(0, str(BENCHMARKS))  # kills.py takes the checkpoint of convert.py
+convert, kills = load("convert"), load("kills")
 
 PAIR: dict[str, Any] = {
     "mapping": {"a.weight": "x.weight", "emb.weight": "e.embedding_table"},
@@ -204,3 +209,31 @@ def test_no_transform_costs_more_than_a_copy() -> None:
         assert copies < 1.4, what  # of 4 megabytes, to which the blocks come
         if what in ("transposed", "a dimension more", "contiguous q, k, v", "heads interleaved, apart"):
             assert copies < 0.01
+
+
+def test_the_checkpoint_of_the_conversion_benchmark_is_one_that_its_mapping_fits(tmp_path: Path) -> None:
+    rows = convert.rows_of(400_000, 32, 64)
+    size = convert.write_checkpoint(tmp_path / "hf", rows, 100_000)
+    assert abs(size - 400_000) < 40_000
+    (tmp_path / "mapping.json").write_text(json.dumps(convert.mapping_of(rows)))
+    report = automap.convert(tmp_path / "mapping.json", tmp_path / "hf", tmp_path / "ms")
+    assert len(report.files) > 2
+    assert report.tensors == report.verified == sum(3 if "qkv" in name else 1 for name, _ in rows)
+    seconds, memory = convert.run([sys.executable, "-c", "import time; x = b'1' * 30_000_000; time.sleep(0.2)"])
+    assert 0.2 < seconds < 20
+    assert memory > 30_000_000
+
+
+def test_what_a_kill_leaves_is_compared(tmp_path: Path) -> None:
+    whole = {"a": b"1", "b": b"2"}
+    out, staged = tmp_path / "out", tmp_path / "out.automap-partial" / "whole"
+    assert kills.wrong_files(out, whole) == []
+    for folder in (out, staged):
+        folder.mkdir(parents=True)
+    (staged / "a").write_bytes(b"1")
+    assert kills.wrong_files(out, whole) == []
+    (out / "a").write_bytes(b"1")
+    assert kills.wrong_files(out, whole) == ["out: some of its files only"]
+    (out / "b").write_bytes(b"")
+    (staged / "b").write_bytes(b"3")
+    assert kills.wrong_files(out, whole) == ["out: b", "complete: b"]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -510,6 +514,26 @@ def test_a_run_that_died_between_the_two_renames(folder: Path, tmp_path: Path, m
     assert_holds(tmp_path / "ms", expected())
 
 
+@pytest.mark.parametrize("output", ["ms", "ms.safetensors"])
+def test_a_run_that_died_after_the_output_appeared(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    convert(MODEL, folder, tmp_path / output)
+    whole = bytes_in(tmp_path / output) if output == "ms" else {output: (tmp_path / output).read_bytes()}
+
+    def die(_: object) -> None:
+        raise KeyboardInterrupt
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(staging.Staging, "discard", die)
+            with pytest.raises(KeyboardInterrupt):
+                convert(MODEL, folder, tmp_path / output, resume=True)
+    convert(MODEL, folder, tmp_path / output, resume=True)
+    assert whole == (bytes_in(tmp_path / output) if output == "ms" else {output: (tmp_path / output).read_bytes()})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["hf", output]
+
+
 def test_two_runs_at_once(folder: Path, tmp_path: Path) -> None:
     other = staging.Staging(str(tmp_path / "ms"), True, "")
     other.open(False)
@@ -637,6 +661,29 @@ def test_progress_is_told_in_bytes(folder: Path, tmp_path: Path) -> None:
         assert steps[0] == 0
         assert steps[-1] == size
         assert steps == sorted(steps)
+
+
+def test_a_bar_on_a_terminal_and_nothing_in_a_pipe(folder: Path, tmp_path: Path) -> None:
+    import pty
+
+    MODEL.write(tmp_path / "m.json")
+    command = [sys.executable, "-m", "automap", "convert", "m.json", "hf", "-o", "ms"]
+    leader, follower = pty.openpty()
+    environment = os.environ | {"TERM": "xterm", "COLUMNS": "150"}
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=follower, env=environment)
+    os.close(follower)
+    seen = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while data := os.read(leader, 4096):
+            seen += data
+    os.close(leader)
+    assert process.communicate()[0] == b""
+    assert process.returncode == 0
+    assert b"Converting hf: reading back" in seen
+    assert re.search(rb"\d/[\d.]+ kB", seen)
+    assert b"36 read back and equal" in seen
+    piped = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert (piped.stdout, piped.stderr.count("\n")) == ("", 1)
 
 
 MEMORY = """
