@@ -12,7 +12,7 @@ from automap.dtypes import Array
 from automap.graph import Param
 from automap.layers import core
 from automap.names import PROJECTIONS, RECURRENT, SLOTS, is_framework_word
-from automap.reaching import can_reach, reaching
+from automap.reach import can_reach, reaching
 from automap.transforms import Transform
 
 #: Arrangements of equally shaped parameters of one module that are looked at.

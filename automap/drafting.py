@@ -18,7 +18,7 @@ from automap.lora import is_part
 from automap.mapping import Entry, RunnerUp, Unmatched
 from automap.matching import Doubt
 from automap.names import slot_of, split_leaf
-from automap.reaching import Axes, can_reach, reaching, ways
+from automap.reach import Axes, can_reach, reaching, ways
 from automap.transforms import Transform
 from automap.wrapping import STATISTICS, beside, common_prefix
 

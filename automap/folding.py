@@ -14,7 +14,7 @@ from typing import Any
 
 from automap.graph import Param
 from automap.layers import Layer
-from automap.reaching import reaching, ways
+from automap.reach import reaching, ways
 from automap.transforms import Transform
 
 #: PyTorch's default, where no listing tells.

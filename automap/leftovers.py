@@ -16,7 +16,7 @@ from automap.graph import Param, Shape
 from automap.layers import bare_names, core
 from automap.mapping import Entry
 from automap.names import slot_of, split_leaf
-from automap.reaching import can_reach, reaching
+from automap.reach import can_reach, reaching
 from automap.transforms import Transform, inverse
 
 #: How alike the names of two tables of different length must be, in percent.

@@ -13,7 +13,7 @@ from contextlib import suppress
 from automap.compounds import Told
 from automap.errors import PinError, TransformError
 from automap.graph import Listing, Param
-from automap.reaching import can_reach, reaching
+from automap.reach import can_reach, reaching
 from automap.transforms import Transform, inverse, shape_after
 
 

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from automap.layers import Layer, bare_paths, core, form, number_ranks
 from automap.names import NORM_TOKENS, likeness, tokens
-from automap.reaching import can_reach
+from automap.reach import can_reach
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -18,7 +18,7 @@ from automap.arrangements import Option, Way, shape_key
 from automap.dtypes import Array
 from automap.graph import Listing
 from automap.layers import common_module
-from automap.reaching import can_reach, reaching
+from automap.reach import can_reach, reaching
 from automap.running import Runner
 from automap.tracing import Trace
 

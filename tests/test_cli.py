@@ -25,7 +25,7 @@ from automap.mapping import Entry, Mapping, Side, Unmatched
 from automap.validation import Validation
 
 FIXTURES = Path(__file__).parent.parent / "fixtures"
-COMMANDS = ["params", "trace", "infer", "convert", "validate", "explain", "diff", "check"]
+COMMANDS = ["params", "trace", "infer", "convert", "validate", "explain", "diff", "check", "layers"]
 
 #: The same small network on both sides: name, MindSpore's name, shape.
 NETWORK = [
@@ -262,8 +262,15 @@ def test_infer_hands_on_what_it_is_given(command, listings, monkeypatch):
         "inputs": None,
         "trace": False,
         "weights": None,
+        "merge_lora": None,
         "progress": seen["progress"],
     }
+    command("infer", *listings, "--merge-lora", "alpha=8")
+    assert seen["merge_lora"] == "alpha=8"
+    assert (
+        "--merge-lora is of no use with --lock"
+        in command("infer", *listings, "--merge-lora", "alpha=8", "--lock", "l").err
+    )
     command("infer", *listings, "--trace", "--weights", "w.pth", "--input", "float32[2,3]")
     assert (seen["trace"], seen["weights"], seen["inputs"]) == (True, "w.pth", ["float32[2,3]"])
 
