@@ -19,8 +19,8 @@ def layers(name: str | None, as_json: bool) -> None:
 
     \b
     Example:
-      automap layers
       automap layers nn.Conv1d
+      automap layers --json
     """
     from automap.layer_report import Facts, Overview, to_json
     from automap.layer_table import find, rows
