@@ -132,7 +132,9 @@ def write(plan: Plan, checkpoint: str, output: str, needs_review: bool, options:
     try:
         staging.open(options.resume)
     except OSError as error:
-        staging.discard()
+        if not (options.resume and staging.has_complete_files()):
+            staging.discard()
+        staging.release()
         raise unwritable(output, error) from error
     except ConversionError:
         staging.release()
@@ -227,7 +229,11 @@ def _shards(plan: Plan, folder: bool, options: Options) -> list[tuple[Task, ...]
 def _fingerprint(plan: Plan, jobs: Sequence[Job], checkpoint: str) -> str:
     """What is made, of what, in which way: equal for runs that write the same bytes."""
     digest = hashlib.sha256(f"{automap.__version__} {plan.framework} {plan.allow_nan} {plan.allow_overflow}".encode())
-    files = {checkpoint: None}
+    files: dict[str, None] = {}
+    if places.exists(checkpoint):
+        files[checkpoint] = None
+    else:  # a live model, whose weights nothing tells: no other run has the same
+        digest.update(os.urandom(16))
     for job in jobs:
         digest.update(f"\n{places.split(job.path)[1]}".encode())
         for task in job.tasks:

@@ -534,6 +534,22 @@ def test_a_run_that_died_after_the_output_appeared(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["hf", output]
 
 
+@frameworks
+def test_the_weights_of_a_live_model_are_converted_and_never_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "net.py").write_text("from torch import nn\ndef build():\n    return nn.Linear(3, 2)\n")
+    names, spec = {"weight": "w", "bias": "b"}, f"{tmp_path / 'net.py'}:build"
+    convert(names, spec, tmp_path / "out.ckpt")
+    with monkeypatch.context() as patch:
+        interrupted(patch, 1, KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            convert(names, spec, tmp_path / "ms", shard_size=1)
+    with pytest.raises(ConversionError, match="is of another conversion"):
+        convert(names, spec, tmp_path / "ms", shard_size=1, resume=True)
+    assert convert(names, spec, tmp_path / "ms", shard_size=1).resumed == 0
+
+
 def test_two_runs_at_once(folder: Path, tmp_path: Path) -> None:
     other = staging.Staging(str(tmp_path / "ms"), True, "")
     other.open(False)
