@@ -12,7 +12,7 @@ from automap.checkpoints import why_apart, without_state
 from automap.compounds import Compound, Joined
 from automap.folding import folded
 from automap.graph import Param
-from automap.layers import Layer, bare_names, common_module, core, modules_above
+from automap.layers import Layer, bare_names, common_module, core, layers_of, modules_above
 from automap.leftovers import Free, adding_up, joined, other_forms
 from automap.lora import is_part
 from automap.mapping import Entry, RunnerUp, Unmatched
@@ -188,7 +188,8 @@ class Draft:
         late = {e.torch[0]: e for e in self.late}
         for p in self.torch:
             if p.name in self.entries:
-                yield self.entries[p.name].entry(*self.sides)
+                tied = tuple(a for a in p.aliases if a in self.entries)
+                yield replace(self.entries[p.name].entry(*self.sides), tied=tied)
             elif p.name in late:
                 yield late[p.name]
 
@@ -353,6 +354,7 @@ class Draft:
     def unmatched_torch(self) -> Iterator[Unmatched]:
         homes = {pair.t.name: pair.m.name for pair in self.entries.values()}
         late = {name for e in self.late for name in e.torch}
+        in_port = self._tied_in_the_port()
         shapes: dict[Any, list[str]] = defaultdict(list)
         for t in homes:
             shapes[self.torch.by_name[t].shape].append(t)
@@ -373,6 +375,10 @@ class Draft:
                 yield Unmatched(p.name, f"the same tensor as {home}", alias_of=home)
             elif p.leaf == "num_batches_tracked":
                 yield Unmatched(p.name, "no counterpart in MindSpore")
+            elif (home := in_port.get(p.name)) is not None:
+                yield Unmatched(
+                    p.name, f"the port has it in one tensor with {home}: they have to be equal", False, home
+                )
             elif is_part(p.name):
                 why = "of another LoRA adapter" if self.torch.merge else "of LoRA, which --merge-lora alpha=… merges"
                 yield Unmatched(p.name, why, review=not self.torch.merge)
@@ -383,6 +389,43 @@ class Draft:
                 twins = [t for t in alike if not _are_siblings(t, p.name)][:2]
                 hint = f"; it may be tied to {twins[0]}" if len(twins) == 1 else ""
                 yield Unmatched(p.name, f"no MindSpore parameter is left for it{hint}", review=True)
+
+    def _tied_in_the_port(self) -> dict[str, str]:
+        """PyTorch parameters whose place in the port has another's tensor, with the name of that one.
+
+        The place is that of the module whose other parameters are matched there, or the one with the same words; or
+        there is one such place, and one such parameter.
+        """
+        modules = {(pair.t.module, pair.m.path or pair.m.name) for pair in self.entries.values()}
+        same = {(t, m.rpartition(".")[0]) for t, m in modules}
+        free = [p for p in self.torch if p.name not in self.entries and p.name not in self.within and not p.aliases]
+        words = bare_names([p.name for p in self.torch])
+        theirs = [a for p in self.mindspore for a in (p.path or p.name, *p.aliases)]
+        port = bare_names(theirs) if theirs else {}
+        out: dict[str, str] = {}
+        for pair in self.entries.values():
+            like = [p for p in free if p.shape == pair.t.shape and p.shape and len(p.shape) > 1]
+            for alias in pair.m.aliases:
+                module = alias.rpartition(".")[0]
+                found = [p for p in like if (p.module, module) in same or words[p.name] == port[alias]]
+                if not found and len(like) == len(pair.m.aliases) == 1:
+                    found = like
+                if len(found) == 1 and not self._is_compound(pair):
+                    out.setdefault(found[0].name, pair.t.name)
+        return out
+
+    def _of_norms_without_weights(self) -> set[str]:
+        """Weights and biases of norms whose statistics are matched to a PyTorch norm that has neither.
+
+        MindSpore has them for every norm, and they do nothing unless they are trained.
+        """
+        plain = {x.path for x in layers_of(self.torch.parameters, "torch") if x.statistics and "weight" not in x.slots}
+        to = {pair.m.name: split_leaf(pair.t.name)[0] for pair in self.entries.values()}
+        out = set()
+        for x in layers_of([p for p in self.mindspore if p.name not in self.states], "mindspore"):
+            if x.statistics and any(to.get(p.name) in plain for p in x.slots.values()):
+                out |= {x.slots[s].name for s in ("weight", "bias") if s in x.slots}
+        return out
 
     def _beside_the_network(self) -> dict[str, str]:
         """MindSpore parameters of cells around the network, with the reason; PyTorch's have all found their homes."""
@@ -401,6 +444,7 @@ class Draft:
 
     def unmatched_mindspore(self) -> Iterator[Unmatched]:
         around = self._beside_the_network()
+        plain = self._of_norms_without_weights()
         free = {p.shape for p in self.torch if p.name not in self.entries}
         shapes = {core(p.shape) for p in self.torch}
         late = {name for e in self.late for name in e.mindspore}
@@ -416,6 +460,8 @@ class Draft:
                 yield Unmatched(p.name, why_apart(p.name))
             elif p.name in around:
                 yield Unmatched(p.name, around[p.name])
+            elif p.name in plain:
+                yield Unmatched(p.name, "PyTorch's norm has none: it stays what MindSpore sets")
             elif _is_computed(p):
                 yield Unmatched(p.name, "a table or mask that PyTorch computes")
             elif p.name in self.kept and p.shape not in free:

@@ -65,6 +65,7 @@ class Entry:
             (``"forward"``, ``"gradient"`` or None).
         runner_up: the best different choice, or None.
         path: the attribute path of the MindSpore parameter where it differs from its name, else None.
+        tied: further PyTorch names of its tensor, where the port has a parameter of its own for each.
     """
 
     torch: tuple[str, ...]
@@ -76,10 +77,12 @@ class Entry:
     evidence: dict[str, Any] = field(default_factory=dict)
     runner_up: RunnerUp | None = None
     path: str | None = None
+    tied: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "torch", tuple(self.torch))
         object.__setattr__(self, "mindspore", tuple(self.mindspore))
+        object.__setattr__(self, "tied", tuple(self.tied))
         object.__setattr__(self, "transform", tuple(self.transform))
         object.__setattr__(self, "confidence", _plain(float(self.confidence)))
         object.__setattr__(self, "why", self.why if self.review else "")

@@ -63,6 +63,8 @@ def entry_out(e: Entry) -> dict[str, Any]:
         out["runner_up"] = {"torch": list(r.torch), "mindspore": list(r.mindspore), "margin": r.margin}
     if e.path is not None:
         out["mindspore_path"] = e.path
+    if e.tied:
+        out["tied"] = list(e.tied)
     return out
 
 
@@ -132,7 +134,7 @@ class Reader:
         data = self.object(value, at)
         if isinstance(data.get("torch"), list):
             at += f" ({', '.join(map(str, data['torch']))})"
-        optional = ("transform", "why", "evidence", "runner_up", "mindspore_path")
+        optional = ("transform", "why", "evidence", "runner_up", "mindspore_path", "tied")
         self.keys(data, at, ("torch", "mindspore", "confidence", "review"), optional)
         confidence = self.get(data, at, "confidence", float, "a number from 0 to 1")
         if not 0 <= confidence <= 1:
@@ -151,6 +153,7 @@ class Reader:
             evidence=self.get(data, at, "evidence", dict, "an object") if "evidence" in data else {},
             runner_up=self.runner_up(data["runner_up"], f'{at}, "runner_up"') if "runner_up" in data else None,
             path=self.get(data, at, "mindspore_path", str, "a string") if "mindspore_path" in data else None,
+            tied=self.names(data, at, "tied") if "tied" in data else (),
         )
 
     def runner_up(self, value: object, at: str) -> RunnerUp:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -223,7 +223,7 @@ class Planner:
         for name, tensor in found.items():
             if tensor is None:
                 faults.add("absent from it", name)
-        leftovers = self._leftovers(tensors, found, listed, faults)
+        leftovers = [*self._leftovers(tensors, found, listed, faults), *self._tied(found)]
         tasks = [t for e in self.mapping.entries if (t := self._task(e, found, faults)) is not None]
         return Plan(
             source.text,
@@ -278,8 +278,26 @@ class Planner:
         given = self.mapping.given
         others = {alias: p.name for p in listed.values() for alias in p.aliases}
         others |= {u.alias_of: u.name for u in self.mapping.unmatched[given] if u.alias_of and u.name in tensors}
+        if given == "torch":
+            tied = ((e.torch[0], [n for n in e.tied if n in tensors]) for e in self.mapping.entries if e.tied)
+            others |= {name: names[0] for name, names in tied if names}
         wanted = (name for entry in self.mapping.entries for name in entry.names(given))
         return {name: tensors.get(name, tensors.get(others.get(name, ""))) for name in wanted}
+
+    def _tied(self, found: dict[str, Stored | None]) -> Iterator[Leftover]:
+        """On the way to PyTorch: parameters that become one tensor there, and have to be equal."""
+        if self.mapping.made != "torch":
+            return
+        first: dict[str, tuple[str, Stored]] = {}
+        for entry in self.mapping.entries:
+            tensor = found.get(entry.mindspore[0])
+            if not entry.tied or len(entry.mindspore) > 1 or tensor is None:
+                continue
+            other = next((first[name] for name in entry.tied if name in first), None)
+            if other is None:
+                first[entry.torch[0]] = entry.mindspore[0], tensor
+            else:
+                yield Leftover(entry.mindspore[0], tensor, "tied in PyTorch", other, False)
 
     def _leftovers(
         self,
