@@ -18,6 +18,7 @@ from collections.abc import Mapping as Dict
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from functools import cached_property
 from typing import Any
 
 from automap.errors import TransformError
@@ -94,12 +95,14 @@ class Joined:
 
     Attributes:
         listing: what is to be matched.
+        layers: its layers, without what takes no part in matching.
         compounds: by the name of the virtual parameter.
         disputed: what could have been joined in the place of something that was.
         computing: what a weight is computed from in a way that is not known, with words that say so.
     """
 
     listing: Listing
+    layers: list[Layer]
     compounds: dict[str, Compound]
     disputed: frozenset[str] = frozenset()
     computing: dict[str, str] = field(default_factory=dict)
@@ -196,7 +199,7 @@ def join(
         if found is None:
             break
         sides[found.side].apply(found)
-    return sides[0].joined(), sides[1].joined()
+    return sides[0].joined(()), sides[1].joined(apart)
 
 
 class _Side:
@@ -209,22 +212,44 @@ class _Side:
         self.computing: dict[str, str] = {}
         self.computed: set[str] = set()  # names of compounds that are no pieces of others
         self.listing = listing
-        self._count()
-        self.known = all(layer.main[1].shape is not None for layer in self.layers)
 
-    def _count(self) -> None:
-        self.layers = layers_of([p for p in self.listing if p.name not in self.gone], self.framework, self.gates)
-        self.have = Counter(_key(layer) for layer in self.layers)
-        self.siblings: dict[Hashable, list[Layer]] = defaultdict(list)
+    @cached_property
+    def layers(self) -> list[Layer]:
+        """The layers of what can be joined."""
+        return layers_of([p for p in self.listing if p.name not in self.gone], self.framework, self.gates)
+
+    @cached_property
+    def have(self) -> Counter[Hashable]:
+        """How many layers there are of each shape."""
+        return Counter(map(_key, self.layers))
+
+    @cached_property
+    def siblings(self) -> dict[Hashable, list[Layer]]:
+        """The layers of one shape in one module."""
+        found: dict[Hashable, list[Layer]] = defaultdict(list)
         for layer in self.layers:
-            self.siblings[layer.parts[:-1], _key(layer)].append(layer)
+            found[layer.parts[:-1], _key(layer)].append(layer)
+        return found
+
+    @property
+    def known(self) -> bool:
+        """Whether all shapes are known."""
+        return all(layer.main[1].shape is not None for layer in self.layers)
+
+    def _changed(self) -> None:
+        for name in ("layers", "have", "siblings"):
+            self.__dict__.pop(name, None)
 
     def rows(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], list[Layer]]]:
         """Layers that may be joined; see :func:`_rows`."""
         return _rows([x for x in self.layers if x.main[1].name not in self.computed])
 
-    def joined(self) -> Joined:
-        return Joined(self.listing, self.compounds, frozenset(self.disputed - self._hidden()), self.computing)
+    def joined(self, apart: Collection[str]) -> Joined:
+        """The listing with its compounds; ``apart``: names that are no layers."""
+        layers = self.layers
+        if self.gone - set(apart):
+            layers = layers_of([p for p in self.listing if p.name not in apart], self.framework, self.gates)
+        return Joined(self.listing, layers, self.compounds, frozenset(self.disputed - self._hidden()), self.computing)
 
     def _hidden(self) -> set[str]:
         return {p.name for c in self.compounds.values() for p in c.parts}
@@ -249,7 +274,7 @@ class _Side:
         for c in made:
             inner = [self.compounds.pop(p.name, None) for p in c.parts]
             self.compounds[c.param.name] = _flattened(c, inner) if any(inner) else c
-        self._count()
+        self._changed()
 
     def compute(self, weights: Sequence[Computed]) -> None:
         """Let one parameter stand for the parts of each weight that is computed from them."""
@@ -261,15 +286,17 @@ class _Side:
         self._stand([Compound(q, (p,), (), "told") for p, q in pairs if q.name not in self.listing.by_name])
 
     def _stand(self, made: Sequence[Compound]) -> None:
+        if not made:
+            return
         self._put(made)
         self.compounds |= {c.param.name: c for c in made}
         self.computed |= {c.param.name for c in made}
-        self._count()
+        self._changed()
 
     def bundle(self, known: Sequence[tuple[tuple[Param, ...], tuple[Param, ...]]]) -> None:
         """Let one parameter stand for each of some tuples, of the shape of what is on the other side."""
-        made = []
-        weights = {w.parts: w for w in computed(self.given).weights}
+        made: list[Compound] = []
+        weights = {w.parts: w for w in computed(self.given).weights} if known else {}
         for parts, others in known:
             if parts in weights:
                 made.append(Compound(weights[parts].param(), parts, (), "told"))

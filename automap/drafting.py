@@ -15,7 +15,7 @@ from automap.graph import Param
 from automap.layers import Layer, bare_names, common_module, core, layers_of, modules_above
 from automap.leftovers import Free, adding_up, joined, other_forms
 from automap.lora import is_part
-from automap.mapping import Entry, RunnerUp, Unmatched
+from automap.mapping import Entry, Evidence, RunnerUp, Unmatched
 from automap.matching import Doubt
 from automap.names import slot_of, split_leaf
 from automap.reach import Axes, can_reach, reaching, ways
@@ -49,6 +49,23 @@ class Found:
 #: What the parameters of a norm hold when it is built; MindSpore's norms have them also where PyTorch's have not.
 _NEUTRAL = {"weight": "ones", "bias": "zeros"}
 
+
+@dataclass(frozen=True)
+class _Evidences:
+    """The evidence of entries, kept by what it was made of: repeated blocks share theirs."""
+
+    known: dict[int, tuple[dict[str, float], Evidence]] = field(default_factory=dict)
+
+    def of(self, found: Found | None) -> Evidence:
+        if found is None:
+            return Evidence.of({"proven": None})
+        kept = self.known.get(id(found.parts))
+        if kept is None:
+            shown = {"names": found.parts["words"], **{k: found.parts[k] for k in _PARTS if k in found.parts}}
+            kept = self.known[id(found.parts)] = found.parts, Evidence.of({**shown, "proven": None})
+        return kept[1]
+
+
 #: The parts of the evidence that are kept under their own names.
 _PARTS = ("numbers", "order", "structure", "usage", "fit")
 
@@ -67,13 +84,10 @@ class _Pair:
     reasons: list[str] = field(default_factory=list)
     whole: bool = False  # its compounds say all that is done
 
-    def entry(self, torch: Joined, mindspore: Joined) -> Entry:
+    def entry(self, torch: Joined, mindspore: Joined, evidences: _Evidences) -> Entry:
         """The entry, with what was joined for matching in its parts again."""
         f = self.found
         left, right = torch.compounds.get(self.t.name), mindspore.compounds.get(self.m.name)
-        evidence: dict[str, Any] = {"proven": None}
-        if f is not None:
-            evidence = {"names": f.parts["words"], **{k: f.parts[k] for k in _PARTS if k in f.parts}, "proven": None}
         loss = 5.0 if f is None or f.doubt is None else max(0.0, f.doubt.loss)
         confidence = 1.0 if self.pinned else 1 - 0.5 * math.exp(-math.log(5) * min(loss, 5.0) / CLEAR_LOSS)
         if self.reasons:
@@ -89,7 +103,7 @@ class _Pair:
             confidence,
             bool(self.reasons),
             "; ".join(dict.fromkeys(self.reasons)),
-            evidence,
+            evidences.of(f),
             runner_up,
             self.m.path,
         )
@@ -186,10 +200,12 @@ class Draft:
     def finished(self) -> Iterator[Entry]:
         """The entries, in the order of PyTorch's listing."""
         late = {e.torch[0]: e for e in self.late}
+        evidences = _Evidences()
         for p in self.torch:
             if p.name in self.entries:
+                entry = self.entries[p.name].entry(*self.sides, evidences)
                 tied = tuple(a for a in p.aliases if a in self.entries)
-                yield replace(self.entries[p.name].entry(*self.sides), tied=tied)
+                yield replace(entry, tied=tied) if tied else entry
             elif p.name in late:
                 yield late[p.name]
 

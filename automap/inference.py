@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Mapping as Dict
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +18,7 @@ from automap.compounds import Told, join
 from automap.drafting import Draft, Found
 from automap.errors import InputError, SourceError
 from automap.graph import Listing
-from automap.layers import Layer, bare_paths, gates_apart, layers_of
+from automap.layers import Layer, bare_paths
 from automap.listing_files import FRAMEWORK_NAMES
 from automap.lora import Merge
 from automap.mapping import Mapping, Side
@@ -158,6 +160,13 @@ def match(
     Raises:
         PinError: a pin that cannot be used.
     """
+    with _collection_paused(len(torch) + len(mindspore)):
+        return _matched(torch, mindspore, pins, ignore_names, ways)
+
+
+def _matched(
+    torch: Listing, mindspore: Listing, pins: Sequence[str], ignore_names: bool, ways: Sequence[Told]
+) -> Mapping:
     settled = pinned.resolve(pins, torch, mindspore)
     joined = pinned.several(pins, torch, mindspore)
     moved = rejoined([p.name for p in mindspore if p.kind != "optimizer"])
@@ -173,9 +182,7 @@ def match(
     apart = {p.name for p in states}
     ours, theirs = join(torch, mindspore, settled, apart, ways, ignore_names)
     told = [(ours.standing_for(ts), theirs.standing_for(ms), chain) for ts, ms, chain in ways]
-    gates = gates_apart(torch.parameters, mindspore.parameters)
-    left = layers_of(ours.listing.parameters, "torch", gates)
-    right = layers_of([p for p in theirs.listing if p.name not in apart], "mindspore", gates)
+    left, right = ours.layers, theirs.layers
     found = _match_layers(
         left, right, _forced({t.name: m.name for t, m, _ in told} | settled, left, right), ignore_names
     )
@@ -195,6 +202,19 @@ def match(
         tuple(draft.unmatched_mindspore()),
         tuple(pins),
     )
+
+
+@contextmanager
+def _collection_paused(size: int) -> Iterator[None]:
+    """No search for garbage while the many values of a large problem are made: they are all kept."""
+    pause = size > VERY_LARGE and gc.isenabled()
+    if pause:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pause:
+            gc.enable()
 
 
 def _besides(pinned: list[Told], settled: Dict[str, str], ways: Sequence[Told]) -> list[Told]:

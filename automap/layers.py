@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from automap.graph import Param, Shape, ancestors
 from automap.names import RECURRENT, STATISTICS, TOP_LEVEL_SLOTS, slot_of, split_leaf, tokens
@@ -18,7 +19,7 @@ class Layer:
     slots: dict[str, Param]
     norm: bool  # known to be a norm: by its words or its running statistics
 
-    @property
+    @cached_property
     def main(self) -> tuple[str, Param]:
         """The parameter that stands for the layer: its weight, or the first one it has."""
         if "weight" in self.slots:
@@ -30,7 +31,12 @@ class Layer:
         """Whether it keeps running statistics."""
         return not {"mean", "variance"}.isdisjoint(self.slots)
 
-    @property
+    @cached_property
+    def form(self) -> Hashable:
+        """See :func:`form`."""
+        return (self.norm, frozenset((s, p.shape) for s, p in self.slots.items()))
+
+    @cached_property
     def parts(self) -> tuple[str, ...]:
         return tuple(self.path.split(".")) if self.path else ()
 
@@ -143,7 +149,7 @@ def number_ranks(paths: list[tuple[str, ...]]) -> dict[tuple[tuple[str, ...], st
 
 def form(layer: Layer) -> Hashable:
     """What decides which layers a layer can be: its slots and their shapes, and whether it is known to be a norm."""
-    return (layer.norm, frozenset((s, p.shape) for s, p in layer.slots.items()))
+    return layer.form
 
 
 def bare_paths(layers: Sequence[Layer], ranked: bool = False) -> list[tuple[str, ...]]:

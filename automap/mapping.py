@@ -47,6 +47,20 @@ class RunnerUp:
         object.__setattr__(self, "margin", _plain(float(self.margin)))
 
 
+class Evidence(dict[str, Any]):
+    """The evidence of an entry in its one form: known parts first, ``proven`` last, numbers to four digits."""
+
+    @classmethod
+    def of(cls, parts: Dict[str, Any]) -> Evidence:
+        """The evidence in this form; the same object where it is in it."""
+        if isinstance(parts, cls):
+            return parts
+        last = len(_EVIDENCE) + 1
+        rank = {k: i for i, k in enumerate(_EVIDENCE)} | {"proven": last}
+        keys = sorted(parts, key=lambda k: (rank.get(k, last - 1), k))
+        return cls({k: _plain(parts[k]) for k in keys})
+
+
 @dataclass(frozen=True)
 class Entry:
     """PyTorch name(s) to MindSpore name(s).
@@ -86,10 +100,7 @@ class Entry:
         object.__setattr__(self, "transform", tuple(self.transform))
         object.__setattr__(self, "confidence", _plain(float(self.confidence)))
         object.__setattr__(self, "why", self.why if self.review else "")
-        last = len(_EVIDENCE) + 1
-        rank = {k: i for i, k in enumerate(_EVIDENCE)} | {"proven": last}
-        keys = sorted(self.evidence, key=lambda k: (rank.get(k, last - 1), k))
-        object.__setattr__(self, "evidence", {k: _plain(self.evidence[k]) for k in keys})
+        object.__setattr__(self, "evidence", Evidence.of(self.evidence))
 
     def names(self, framework: Framework) -> tuple[str, ...]:
         """Its names on one side."""

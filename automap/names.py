@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +92,7 @@ def is_attention_word(word: str) -> bool:
     return word in _ATTENTION
 
 
+@lru_cache(maxsize=1 << 16)
 def tokens(part: str) -> tuple[str, ...]:
     """The words and numbers in one part of a path, lower case: ``layerNorm1`` gives ``("layer", "norm", "1")``."""
     return tuple(t.lower() for t in _TOKEN.findall(part))

@@ -23,6 +23,7 @@ from automap.transforms import Transform
 _NEW = re.compile(r"((?:.*\.)?)parametrizations\.(\w+)\.(.+)$")
 #: A word of those before them, and of ports: the weight's own word (none: ``g`` and ``v`` alone), and the part's.
 _OLD = re.compile(r"((?:.*\.)?)(?:(\w+)_)?(g|v|u|orig|mask)$")
+_ENDS = ("g", "v", "u", "mask")
 
 #: What the parts are called, in the order in which the transform takes them, by what makes a weight of them.
 _PARTS = {
@@ -93,10 +94,11 @@ def computed(listing: Listing) -> Found:
     """The weights of a listing that are kept as several parameters."""
     groups: dict[tuple[str, str, bool], dict[str, Param]] = defaultdict(dict)
     for p in listing:
-        for pattern, new in ((_NEW, True), (_OLD, False)):
-            if found := pattern.match(p.name):
-                groups[found[1], found[2] or "", new][found[3]] = p
-                break
+        new = "parametrizations." in p.name
+        if not (new or p.name.endswith(_ENDS)):
+            continue
+        if found := (_NEW if new else _OLD).match(p.name):
+            groups[found[1], found[2] or "", new][found[3]] = p
     weights, unknown = [], {}
     for (module, word, new), parts in groups.items():
         made = _made(listing, module, word, new, parts)

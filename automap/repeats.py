@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Hashable
 from dataclasses import dataclass
 
-from automap.layers import Layer, form
+from automap.layers import Layer
 
 SHORTEST = 4  # a shorter run is not worth folding
 
@@ -64,12 +64,14 @@ def _positions(layers: list[Layer]) -> dict[tuple[str, ...], tuple[int, int, str
     """For each child of a run: its position in the run, the run's length, and the name of the run's first child."""
     children: dict[tuple[str, ...], dict[str, None]] = defaultdict(dict)
     content: dict[tuple[str, ...], list[Hashable]] = defaultdict(list)
+    forms: dict[Hashable, int] = {}  # numbers are quicker to compare than what they stand for
     for layer in layers:
         path = layer.parts
+        kind = forms.setdefault(layer.form, len(forms))
         for d, part in enumerate(path):
             children[path[:d]][part] = None
             if part.isdigit():
-                content[path[: d + 1]].append((path[d + 1 :], form(layer)))
+                content[path[: d + 1]].append((path[d + 1 :], kind))
     out: dict[tuple[str, ...], tuple[int, int, str]] = {}
     for parent, names in children.items():
         run: list[str] = []
