@@ -24,7 +24,7 @@ from automap.lora import Merge
 from automap.mapping import Mapping, Side
 from automap.matching import Doubt, Matcher, Solution
 from automap.reparametrised import merged
-from automap.repeats import fold, unfold
+from automap.repeats import Folded, Unfolded, fold, unfold
 from automap.trace_file import TraceSource
 from automap.weights import fitting
 from automap.wrapping import rejoined, renamed, restored
@@ -37,6 +37,8 @@ LARGE = 400
 #: From here on, layers that have the same path on both sides are settled by it, if nearly all have.
 VERY_LARGE = 1500
 NEARLY_ALL = 0.8
+#: What it is counted as losing that the first block of a run lacks a counterpart, and not the last one.
+UNCERTAIN = 0.5
 
 
 def infer(
@@ -283,15 +285,17 @@ def _match_some(
 
 
 def _unfolded(
-    a: Any, b: Any, small: dict[tuple[int, int], Found], whole: dict[int, int]
+    a: Folded, b: Folded, small: dict[tuple[int, int], Found], whole: Unfolded
 ) -> dict[tuple[int, int], Found]:
     """What was found out about the children that stood for a run holds for those between them."""
     known = {a.kept[i]: f for (i, _), f in small.items()}
     first = {a.first[i]: f for i, f in known.items()}
     out = {}
-    for i, j in whole.items():
+    for i, j in whole.pairs.items():
         f = known.get(i, first[a.first[i]])
         doubt = f.doubt
+        if i in whole.uncertain and (doubt is None or doubt.loss > UNCERTAIN):
+            doubt = Doubt(UNCERTAIN, -1)
         if doubt is not None and doubt.instead >= 0:
             v = b.kept[doubt.instead]
             same = b.at.get((b.first[v], tuple(k for k, _ in b.place[j])))

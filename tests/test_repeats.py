@@ -11,7 +11,7 @@ from networks import built, faults, pair, rows
 
 from automap.inference import match
 from automap.layers import Layer, layers_of
-from automap.repeats import SHORTEST, Folded, fold, unfold
+from automap.repeats import SHORTEST, Folded, Unfolded, fold, unfold
 
 
 def nested(blocks: int, experts: int, at: str = "net.layers", first: int = 0, tail: str = "head") -> str:
@@ -41,7 +41,8 @@ def test_folded_and_unfolded_is_the_whole(blocks: int, experts: int, first: int)
     left, right = side(nested(blocks, experts)), side(nested(blocks, experts, "core.blocks", first))
     a, b = fold(left), fold(right)
     whole = unfold(a, b, identity(a, b))
-    assert whole == {i: i for i in range(len(left))}
+    assert whole is not None
+    assert whole.pairs == {i: i for i in range(len(left))}
 
 
 @pytest.mark.parametrize("experts", [0, 3, 4, 9])
@@ -75,10 +76,53 @@ def test_a_short_run_is_not_folded() -> None:
     assert fold(left).kept == list(range(len(left)))
 
 
-@pytest.mark.parametrize("blocks", [4, 6])
-def test_runs_of_another_length_are_refused(blocks: int) -> None:
-    a, b = fold(side(nested(5, 0))), fold(side(nested(blocks, 0)))
-    assert unfold(a, b, identity(a, b)) is None
+@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("blocks", [4, 6, 9])
+def test_runs_of_another_length_are_counted_from_the_front(blocks: int, first: int) -> None:
+    """Where the numbers do not say the same, the first may be the one without a counterpart as well as the last."""
+    a, b = fold(side(nested(5, 4))), fold(side(nested(blocks, 4, first=first)))
+    whole = unfold(a, b, identity(a, b))
+    assert whole is not None
+    at = {layer.path: i for i, layer in enumerate(b.layers)}
+    expected = {}
+    for i, layer in enumerate(a.layers):
+        parts = layer.path.split(".")
+        if len(parts) > 1:
+            parts[2] = str(int(parts[2]) + first)
+        if ".".join(parts) in at:
+            expected[i] = at[".".join(parts)]
+    assert whole.pairs == expected
+    inside = {i for i in expected if a.layers[i].path.startswith("net")}
+    assert whole.uncertain == (inside if first else set())
+
+
+def staged(sizes: list[int], restart: bool, last: str = "") -> str:
+    """Blocks in the stages of a pipeline, numbered anew in each of them or not."""
+    lines, n = ["emb:50x8 words"], 0
+    for s, size in enumerate(sizes):
+        for i in range(size):
+            at = f"net.stages.{s}.blocks.{i if restart else n}"
+            lines += [f"ln:8 {at}.norm", f"linear:8x8 {at}.attn"]
+            lines += [
+                f"linear:{w} {at}.experts.{e}.{x}" for e in range(4) for x, w in (("up", "16x8"), ("down", "8x16"))
+            ]
+            n += 1
+    return "\n".join([*lines, last.format(len(sizes) - 1), "linear:50x8 head"])
+
+
+@pytest.mark.parametrize("last", ["", "ln:8 net.stages.{0}.norm"])
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize("sizes", [[4, 4, 4], [3, 3, 4], [1, 5]])
+def test_the_stages_of_a_pipeline_are_one_run(sizes: list[int], restart: bool, last: str) -> None:
+    plain = (
+        nested(sum(sizes), 4)
+        if not last
+        else nested(sum(sizes), 4).replace("\nlinear:50x8", "\nln:8 norm\nlinear:50x8")
+    )
+    a, b = fold(side(plain)), fold(side(staged(sizes, restart, last)))
+    assert len(a.kept) == len(b.kept)
+    whole = unfold(a, b, identity(a, b))
+    assert whole == Unfolded({i: i for i in range(len(a.layers))})
 
 
 def test_first_and_last_that_went_to_different_runs_are_refused() -> None:
@@ -86,8 +130,8 @@ def test_first_and_last_that_went_to_different_runs_are_refused() -> None:
     a, b = fold(side(two)), fold(side(two))
     assert [a.layers[i].path for i in a.kept] == ["x.0.a", "x.4.a", "y.0.a", "y.4.a"]
     x0, x4, y0, y4 = a.kept
-    assert unfold(a, b, {x0: x0, x4: x4, y0: y0, y4: y4}) == {i: i for i in range(10)}
-    assert unfold(a, b, {x0: y0, x4: y4, y0: x0, y4: x4}) == {i: (i + 5) % 10 for i in range(10)}
+    assert unfold(a, b, {x0: x0, x4: x4, y0: y0, y4: y4}) == Unfolded({i: i for i in range(10)})
+    assert unfold(a, b, {x0: y0, x4: y4, y0: x0, y4: x4}) == Unfolded({i: (i + 5) % 10 for i in range(10)})
     assert unfold(a, b, {x0: x0, x4: y4, y0: y0, y4: x4}) is None
 
 
@@ -104,7 +148,7 @@ def test_what_is_matched_at_the_ends_alone_is_matched_between() -> None:
     b = fold(side("\n".join(x for x in nested(5, 0).splitlines() if "norm" not in x)))
     where = {layer.path: j for j, layer in enumerate(b.layers)}
     whole = unfold(a, b, {i: where[a.layers[i].path] for i in a.kept if a.layers[i].path in where})
-    assert {a.layers[i].path: b.layers[j].path for i, j in whole.items()} == {p: p for p in where}
+    assert {a.layers[i].path: b.layers[j].path for i, j in whole.pairs.items()} == {p: p for p in where}
 
 
 def test_a_large_network_is_matched_as_a_small_one_is() -> None:
