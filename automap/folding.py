@@ -21,6 +21,10 @@ from automap.transforms import Transform
 EPS = 1e-5
 #: What a norm has, in the order in which the transform takes it.
 SLOTS = ("weight", "bias", "mean", "variance")
+#: Parameters of a layer with a bias of its own and its norm.
+WITH_BIAS = 6
+#: Share of the norms that a port lacks which folds them.
+MOST = 0.5
 #: PyTorch's own layers, by the axis of their outputs.
 AXES = {"Linear": 0, **{f"Conv{n}d": 0 for n in (1, 2, 3)}, **{f"ConvTranspose{n}d": 1 for n in (1, 2, 3)}}
 
@@ -73,7 +77,8 @@ def folded(
     for place in _places(left):
         if id(place.norm) in free and _channels(place.norm) not in own:
             made = _folded(place, layer_of, partner, taken)
-            if made is not None:
+            # A bias that PyTorch has, too, shows nothing: then the port has to lack its norms, and not only this one.
+            if made is not None and (len(made.torch) < WITH_BIAS or len(free) > MOST * len(norms)):
                 found[_pattern(place.layer.path), _pattern(place.norm.path)].append(made)
     kept = {_pattern(x.path) for x in norms if id(x) not in free}
     for (_, norm), group in found.items():
