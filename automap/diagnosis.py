@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -134,6 +134,18 @@ class Patient:
             kind = self.tools.read(self.mindspore.object(cell)).kind
             if found := next((path for path in theirs if kinds[path] == kind), None):
                 yield cell, found
+
+    def fold_norms(self) -> None:
+        """Where a cell has the weights of a layer and of the norm after it, the layer gives what the norm gives."""
+        for paths in self.pairs.values():
+            own = [c for c in self.calls if c.path in paths and not c.function and c.inputs and c.outputs]
+            norms = [c for c in own if c.layer.kind == "batch_norm"]
+            for norm in norms:
+                layer = next((c for c in own if c.path != norm.path and c.outputs[:1] == norm.inputs[:1]), None)
+                if layer is not None:
+                    whole = replace(layer.layer, settings={**layer.layer.settings, "bias": True})
+                    self.calls[layer.index] = replace(layer, layer=whole, outputs=norm.outputs)
+                    paths[:] = [p for p in paths if p != norm.path]
 
     def around(self, call: Call) -> tuple[list[str], list[str]]:
         """The modules before and after a function's call, by the values that go between them, on both sides."""

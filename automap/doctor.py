@@ -48,6 +48,7 @@ class Doctor:
             patient.calls, patient.expected = record(
                 patient.torch, patient.torch_read, patient.torch_observed, inputs, torch_forward, patient.store
             )
+            patient.fold_norms()
             with patient.values_kept():
                 self._collect()
             return self._proven()

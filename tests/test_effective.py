@@ -249,3 +249,27 @@ def test_the_network_is_left_as_it_was() -> None:
     before = {n: t.clone() for n, t in model.state_dict().items()}
     automap.infer(model, Port(SIZES), inputs=INPUTS)
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
+
+
+def test_a_folded_norm_is_no_fault_of_the_port() -> None:
+    """Layer by layer, the port's convolution gives what PyTorch's norm gives."""
+    port = Port(SIZES)
+    mapping = automap.infer(all_kinds(), port, inputs=INPUTS)
+    found = automap.validate(mapping, all_kinds(), port, inputs=INPUTS, per_layer=True)
+    assert found.passed
+    assert not found.findings
+
+
+def test_a_fault_beside_such_weights_is_named() -> None:
+    class Wrong(Port):
+        def construct(self, x: Any) -> Any:
+            for i in range(self.count):
+                x = getattr(self, f"c{i}")(x)
+                x = ms.ops.leaky_relu(x, 0.2) if i == 2 else ms.ops.relu(x)
+            return self.classifier(x.mean((2, 3)))
+
+    mapping = automap.infer(all_kinds(), Wrong(SIZES), inputs=INPUTS)
+    assert mapping.proof is not None
+    assert mapping.proof.status == "differs"
+    assert len(mapping.proof.findings) == 1
+    assert "leaky relu here, relu in torch" in mapping.proof.findings[0]
