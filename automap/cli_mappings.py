@@ -21,6 +21,7 @@ from automap.cli_options import (
     say,
     seed_given,
     show,
+    training_given,
     verbose,
     working,
     write,
@@ -203,6 +204,7 @@ def convert(
 @click.option(
     "--per-layer", is_flag=True, help="Examine every layer, even if the outputs agree; where they differ, it is done."
 )
+@training_given
 @factory_arguments
 @verbose
 def validate(
@@ -220,6 +222,13 @@ def validate(
     directions: int | None,
     hessian_eigenvalue: bool,
     per_layer: bool,
+    steps: int | None,
+    optimizer: str | None,
+    loss: str | None,
+    lr: float | None,
+    weight_decay: float | None,
+    batches: str | None,
+    target: str | None,
     torch_args: dict[str, Any],
     ms_args: dict[str, Any],
 ) -> int:
@@ -232,8 +241,18 @@ def validate(
     Example:
       automap validate mapping.json torchvision.models:resnet50 ./resnet_ms.py:build
       automap validate mapping.json net.py:build port.py:build --input 'int64[2,16]<100'
+      automap validate mapping.json net.py:build port.py:build --steps 50 --optimizer momentum --lr 0.02
+      automap validate mapping.json net.py:build port.py:build --steps 5 --optimizer net.py:adam,port.py:adam
     """
     from automap.validation import validate as run_both
+
+    training = {
+        "--optimizer": optimizer, "--loss": loss, "--lr": lr, "--weight-decay": weight_decay, "--batches": batches,
+        "--target": target,
+    }  # fmt: skip
+    for name, value in training.items():
+        if value is not None and steps is None:
+            raise click.BadParameter("it is of use with --steps only", param_hint=f"'{name}'")
 
     if directions is not None and not curvature:
         raise click.BadParameter("it is of use with --curvature only", param_hint="'--directions'")
@@ -254,6 +273,13 @@ def validate(
             curvature=(directions or True) if curvature else 0,
             hessian_eigenvalue=hessian_eigenvalue,
             per_layer=per_layer,
+            steps=steps or 0,
+            loss=loss,
+            optimizer=optimizer,
+            lr=lr,
+            weight_decay=weight_decay,
+            batches=batches,
+            target=target,
         )
     show(result)
     return result.exit_code

@@ -163,6 +163,35 @@ merge_lora_given = click.option(
     "square root of the rank.",
 )
 
+training_given = options(
+    click.option(
+        "--steps",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Train both networks for N steps, too, and compare losses, weights and running statistics.",
+    ),
+    click.option(
+        "--optimizer",
+        metavar="NAME|T,M",
+        help="sgd (default), momentum, adam or adamw; or PyTorch's and MindSpore's own, such as "
+        "'torch.optim:AdamW,mindspore.nn:AdamWeightDecay' or functions of the network in files.",
+    ),
+    click.option(
+        "--loss",
+        metavar="NAME|T,M",
+        help="squares or cross_entropy, to seeded targets; or a pair of functions of outputs and target. Default: "
+        "cross_entropy where the output has two dimensions.",
+    ),
+    click.option("--lr", type=click.FloatRange(min=0), help="The learning rate; 0.01, of Adam 0.001 without it."),
+    click.option("--weight-decay", type=click.FloatRange(min=0), help="Of an optimizer that is given by name."),
+    click.option(
+        "--batches",
+        metavar="F.npz",
+        help="What to train on: arrays whose first axis counts batches; one called target goes to the loss.",
+    ),
+    click.option("--target", metavar="SPEC", help="What the loss gets beside the outputs, such as 'int64[8]<10'."),
+)
+
 seed_given = click.option("--seed", default=0, show_default=True, help="Of the weights and inputs drawn.")
 
 

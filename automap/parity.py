@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from automap.curvature import Curvature, compare_curvature
+from automap.dtypes import is_float
 from automap.errors import NotRunnableError
 from automap.gradients import Case, GradientComparison, Gradients, Point, compare_gradients
+from automap.graph import Listing
+from automap.mapping import Mapping
+from automap.relabeling import Links
+from automap.training import UNITS, Course, Training
+from automap.training import examine as examine_training
+from automap.training_batches import Batches, Wish
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+
+    from automap.probing import Probe
+    from automap.validation import Validation
 
 #: So many differing gradients are shown, the worst first.
 _SHOWN = 20
@@ -25,11 +35,13 @@ class Wanted:
         gradients: whether the gradients are compared; they are with any of the others.
         directions: along how many directions the curvature is.
         eigenvalue: whether the greatest eigenvalue of the Hessian is.
+        training: the steps of training that are, if any.
     """
 
     gradients: bool = False
     directions: int = 0
     eigenvalue: bool = False
+    training: Wish = field(default_factory=Wish)
 
     def __bool__(self) -> bool:
         return self.gradients or self.bends
@@ -50,6 +62,53 @@ class Parity:
     gradients: Gradients | None = None
     curvature: Curvature | None = None
     operation: str = ""
+
+
+def train(wish: Wish, point: Point, statistics: Links, probe: Probe, case: Case, rtol: float | None) -> Training:
+    """Take steps of training in both networks, from the weights of a point; see ``training``.
+
+    Raises:
+        InputError: there is no loss to train for, or a batch is not what the networks take.
+        NotRunnableError: a network cannot be trained here.
+    """
+    from automap import mindspore_training, torch_training
+
+    way: Any = torch_training.Trainer
+    ms_way: Any = mindspore_training.Trainer
+    batches = Batches(wish, probe, point.seed, case.torch, case.mindspore)
+    pairs = [value if isinstance(value, tuple) else (value, value) for value in (batches.loss, wish.optimizer)]
+    further = wish.lr, wish.weight_decay
+    ours, theirs = zip(*pairs, strict=True)
+    course = Course(
+        way(point.torch, *ours, *further, point.torch_forward),
+        ms_way(point.mindspore, *theirs, *further, point.ms_forward),
+        point.links,
+        statistics,
+        point.state,
+        point.made,
+        batches,
+        lambda seed: point.torch._noisy(seed, point.kernel_noise(), UNITS),
+        point.seed,
+    )
+    return examine_training(course, wish, (point.torch.dtype, point.mindspore.dtype), rtol)
+
+
+def statistics_of(mapping: Mapping, listing: Listing, target: Listing) -> Links:
+    """The running statistics: every buffer of floating-point numbers that an entry has."""
+    buffers = {name for p in listing if p.kind == "buffer" and is_float(p.dtype or "") for name in (p.name, *p.aliases)}
+    turned = tuple(replace(p, kind="parameter" if p.name in buffers else "buffer") for p in listing)
+    return Links.of(mapping, replace(listing, parameters=turned), target, buffers, buffers)
+
+
+def with_training(result: Validation, training: Callable[[], Training]) -> Validation:
+    """A validation with a training, where it passed so far."""
+    if not result.passed:
+        note = "no training was compared: the outputs, or what else was asked for, have to agree first"
+        return replace(result, assumptions=(*result.assumptions, note))
+    made = training()
+    code = 0 if made.passed else 1 if made.mapping_is_wrong or made.nothing else 3
+    verdict = _joined(result.verdict, [made.words], but=not made.passed)
+    return replace(result, passed=made.passed, verdict=verdict, exit_code=code, training=made)
 
 
 def examine(wanted: Wanted, point: Point, cases: Sequence[Case], passed: bool, verdict: str, exit_code: int) -> Parity:

@@ -26,6 +26,8 @@ from automap.probing import InputsLike, InputSpec, Probe, guess_inputs, open_inp
 from automap.relabeling import Links
 from automap.running import FRAMEWORK_NAMES, Forward, Inputs, Runner
 from automap.seeding import seeded_weights
+from automap.training import Training
+from automap.training_batches import Wish
 from automap.weights import fitting, some
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class Validation:
         curvature: the same of the second derivatives.
         findings: every cause of a difference that an examination layer by layer found, in the order of execution.
         power: what this run would have noticed, where it passed: parameters without an effect, and exchanges.
+        training: what came of steps of training, or None if nobody asked, or the outputs differ already.
     """
 
     passed: bool
@@ -76,6 +79,7 @@ class Validation:
     curvature: Curvature | None = None
     findings: tuple[Finding, ...] = ()
     power: Strength | None = None
+    training: Training | None = None
 
     @property
     def greatest(self) -> float | None:
@@ -92,12 +96,14 @@ class Validation:
         lines = [self.verdict, *(f"  {c.words}" for c in self.outputs if c.words not in self.verdict and not c.passed)]
         found = consultation.lines(self.findings)
         more = [*found, *parity.lines(self.gradients, self.curvature, self.verdict)]
+        more += [] if self.training is None else self.training.lines()
         return "\n".join([*lines, *(f"  {a}" for a in (*more, *self._notes))])
 
     @property
     def _notes(self) -> tuple[str, ...]:
         power = () if self.power is None else self.power.lines()
-        return (*self.assumptions, *power, *parity.notes(self.gradients, self.curvature))
+        training = () if self.training is None else self.training.notes
+        return (*self.assumptions, *power, *parity.notes(self.gradients, self.curvature), *training)
 
     def _repr_html_(self) -> str:
         return f"<pre>{html.escape(str(self))}</pre>"
@@ -123,6 +129,7 @@ class Validation:
             parts.append(table)
         parts += consultation.table(self.findings)
         parts += parity.tables(self.gradients, self.curvature)
+        parts += [] if self.training is None else [Text(line) for line in self.training.lines()]
         parts += [Text(f"note: {a}", style="dim") for a in self._notes]
         return Group(*parts)
 
@@ -135,6 +142,8 @@ class Validation:
             content["gradients"] |= {"passed": self.gradients.passed, "greatest": self.gradients.greatest}
         if self.curvature is not None:
             content["curvature"]["passed"] = self.curvature.passed
+        if self.training is not None:
+            content["training"]["passed"] = self.training.passed
         return json.dumps(_plain(content), indent=1, ensure_ascii=False) + "\n"
 
 
@@ -156,6 +165,13 @@ def validate(
     curvature: int | bool = 0,
     hessian_eigenvalue: bool = False,
     per_layer: bool = False,
+    steps: int = 0,
+    loss: Any = None,
+    optimizer: Any = None,
+    lr: float | None = None,
+    weight_decay: float | None = None,
+    batches: Any = None,
+    target: Any = None,
 ) -> Validation:
     """Run both networks in inference mode on the same weights and inputs, and compare what they return.
 
@@ -183,6 +199,17 @@ def validate(
             stands for 3.
         hessian_eigenvalue: compare the greatest eigenvalue of the loss's Hessian, and the gradients.
         per_layer: examine the port layer by layer even if the outputs agree; where they do not, it always is.
+        steps: how many steps of training to take in both networks, where the outputs agree, and to compare.
+        loss: ``"squares"`` (to a seeded target), ``"cross_entropy"`` (with seeded labels), or a pair of PyTorch's and
+            MindSpore's own: functions of outputs and target, classes that make one, or their names with a comma.
+            Without it, cross entropy for one output of two dimensions.
+        optimizer: ``"sgd"`` (without it), ``"momentum"``, ``"adam"``, ``"adamw"``, or a pair of PyTorch's and
+            MindSpore's own: functions of the network, classes of optimizers, or their names with a comma.
+        lr: the learning rate; by default 0.01, of Adam 0.001.
+        weight_decay: of an optimizer that is known by name.
+        batches: what to train on: arrays whose first axis counts batches, by name, or their ``.npz`` file; an array
+            called ``target`` goes to the loss. Without them, inputs are drawn as the others are.
+        target: what a loss is given beside the outputs (``"int64[8]<10"``), where it is not drawn to fit them.
 
     Raises:
         InputError: inputs that are not understood, or that a network does not take.
@@ -199,7 +226,12 @@ def validate(
         ms_forward,
         rtol,
         atol or 0.0,
-        Wanted(grad, DIRECTIONS if curvature is True else int(curvature), hessian_eigenvalue),
+        Wanted(
+            grad,
+            DIRECTIONS if curvature is True else int(curvature),
+            hessian_eigenvalue,
+            Wish.of(steps, loss, optimizer, lr, weight_decay, batches, target),
+        ),
         per_layer,
     )
     try:
@@ -228,7 +260,8 @@ class Run:
         wanted: Wanted | None = None,
         per_layer: bool = False,
     ) -> None:
-        self.mapping, self.wanted, self.per_layer = mapping, wanted or Wanted(), per_layer
+        self.mapping, self.per_layer = mapping, per_layer
+        self.wanted = Wanted() if wanted is None else wanted
         # The listings first: running a network may rename its parameters.
         self.listing, self.target = torch.listing(), mindspore.listing()
         self.seed = seed
@@ -298,11 +331,18 @@ class Run:
             passed, verdict, code, outputs, tuple(self.assumptions), left_out, probe.describe(), self.seed,
             findings=findings, power=self._power(drawn[-1], expected[-1], state, spread) if passed else None,
         )  # fmt: skip
-        if not self.wanted:
-            return result
         runs = [Case(*row) for row in zip(drawn, expected, answers, strict=True)]
-        answer = parity.examine(self.wanted, self._point(state, made), runs, passed, verdict, code)
-        return dataclasses.replace(result, **{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)})
+        point = self._point(state, made)
+        if self.wanted:
+            answer = parity.examine(self.wanted, point, runs, passed, verdict, code)
+            result = dataclasses.replace(
+                result, **{f.name: getattr(answer, f.name) for f in dataclasses.fields(answer)}
+            )
+        if not self.wanted.training:
+            return result
+        statistics = parity.statistics_of(self.mapping, self.listing, self.target)
+        way = self.wanted.training, point, statistics, probe, runs[0], self.rtol
+        return parity.with_training(result, lambda: parity.train(*way))
 
     def _case(
         self, inputs: Inputs, state: dict[str, Array], made: dict[str, Array], spread: dict[str, float]

@@ -1,0 +1,440 @@
+"""Training parity: both networks take the same steps, and their losses, weights and running statistics are compared.
+
+The same batches, the same loss and the same optimizer in both, from the same weights by way of the mapping. What
+rounding does to a training is measured: PyTorch takes the steps again with every parameter off by a few units in its
+last place, and with this machine's kernel errors. Of each weight a sample of elements is kept from every step, so that
+the memory does not grow with the network.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+from automap import comparison
+from automap.comparison import TOLERANCE
+from automap.descent import Rule
+from automap.dtypes import Array, widen
+from automap.gradients import EPS
+from automap.relabeling import Key, Links
+from automap.running import Inputs
+from automap.seeding import generator
+from automap.training_batches import Batches, Wish
+
+#: At most so many elements of a weight are compared at every step.
+SAMPLE = 2048
+
+#: Two right trainings may differ by ten times what two right outputs may; see ``gradients``.
+ROOM = 10.0
+#: The disturbance under which noise is measured, in units of the last place, and how much larger it may be.
+UNITS, SPREAD = 8.0, 3.0
+#: How often noise is measured before a difference is called one.
+DRAWS, MORE = 1, 3
+#: Where rounding moves the loss by more than this part of it, agreement says little.
+NOISY = 1e-2
+
+Kind = Literal["loss", "gradient", "statistic", "weight"]
+#: What is compared at a step, in the order in which a step makes it.
+KINDS: tuple[Kind, ...] = ("loss", "gradient", "statistic", "weight")
+
+#: What the loss has as its key.
+LOSS: Key = ((), ())
+
+
+class Session(Protocol):
+    """A training under way.
+
+    Attributes:
+        optimized: the parameters that the optimizer has.
+        rules: what it does to each of them, as far as that is known.
+    """
+
+    optimized: frozenset[str]
+    rules: Mapping[str, Rule]
+
+    def step(self, inputs: Inputs, target: Any) -> tuple[float, Any]:
+        """The loss before the step, and the outputs (arrays, nested)."""
+
+    def gradients(self) -> dict[str, Array]:
+        """Those of the last step, by name; of parameters without one, none."""
+
+
+class Trainer(Protocol):
+    """Trains a network, which is as it was afterwards.
+
+    Attributes:
+        runner: of the network.
+    """
+
+    runner: Any
+
+    def session(self, seed: int) -> AbstractContextManager[Session]:
+        """A training from the weights that the runner holds, in training mode, with dropout off."""
+
+    def kept(self) -> list[tuple[str, float]]:
+        """Every dropout layer, and which part of a signal it keeps, by experiment."""
+
+
+@dataclass
+class Record:
+    """What was seen of a training: a sample of every weight, gradient and statistic, step by step.
+
+    Attributes:
+        losses: before each step.
+        weights: before the first step, and after each.
+        gradients: of each step.
+        statistics: before the first step, and after each.
+        outputs: of the first step.
+        optimized: the parameters that the optimizer has.
+        rules: what PyTorch's does to each of them.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    weights: list[dict[Key, Array]] = field(default_factory=list)
+    gradients: list[dict[Key, Array]] = field(default_factory=list)
+    statistics: list[dict[Key, Array]] = field(default_factory=list)
+    outputs: Any = None
+    optimized: frozenset[str] = frozenset()
+    rules: Mapping[str, Rule] = field(default_factory=dict)
+
+    def at(self, kind: Kind, step: int) -> dict[Key, Array]:
+        """What was seen at a step, from 0: the loss and gradients of it, weights and statistics after it."""
+        if kind == "loss":
+            return {LOSS: np.array([self.losses[step]])}
+        return getattr(self, f"{kind}s")[step + (kind != "gradient")]  # type: ignore[no-any-return]
+
+    def moved(self, kind: Kind, step: int, key: Key) -> float:
+        """How much there is of it that could differ: a loss or gradient itself, the way of a weight or statistic."""
+        now = self.at(kind, step)[key]
+        if kind in ("loss", "gradient"):
+            return comparison.scale_of(now)
+        return comparison.scale_of(now - getattr(self, f"{kind}s")[0][key])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One thing that differs at a step.
+
+    Attributes:
+        step: from 1.
+        kind: the loss, a gradient, a running statistic or a weight.
+        key: PyTorch's and MindSpore's names; none for the loss.
+        absolute: how far it is off at most.
+        scale: how much there is of it: the loss, the gradient, the way that a weight or statistic has gone.
+        allowed: of ``absolute``.
+    """
+
+    step: int
+    kind: Kind
+    key: Key
+    absolute: float
+    scale: float
+    allowed: float
+
+    @property
+    def name(self) -> str:
+        """Both names, as a mapping prints them."""
+        torch, mindspore = (", ".join(names) for names in self.key)
+        return torch if torch == mindspore else f"{torch} -> {mindspore}"
+
+    @property
+    def gravity(self) -> float:
+        """How many times more than allowed."""
+        return self.absolute / self.allowed if self.allowed else math.inf
+
+    @property
+    def words(self) -> str:
+        """Without its step."""
+        off = f"off by {self.absolute / self.scale:.2g}" if self.scale else f"off by {self.absolute:.2g}"
+        if self.kind == "loss":
+            return f"the loss is {off} of its value, allowed {self.allowed / (self.scale or 1):.2g}"
+        what = {"gradient": "the gradient by", "statistic": "the running statistic", "weight": "the weight"}[self.kind]
+        of = "of its scale" if self.kind == "gradient" else "of the way that it has gone"
+        return f"{what} {self.name} is {off} {of if self.scale else '(it does not move in PyTorch)'}"
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why trainings differ, found by experiment.
+
+    Attributes:
+        what: in one word: ``"momentum of BatchNorm"``, ``"weight decay"``, ``"epsilon"`` ...
+        words: one sentence.
+        names: the parameters that it explains.
+    """
+
+    what: str
+    words: str
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Training:
+    """What came of training both networks.
+
+    Attributes:
+        steps: how many each took.
+        loss: in words.
+        optimizer: in words.
+        torch: PyTorch's loss before each step.
+        mindspore: MindSpore's.
+        allowed: the difference allowed at each step.
+        telling: how many steps rounding leaves enough of to tell something.
+        compared: how many weights and running statistics were compared after each.
+        differences: what differs first, all of one step and kind, the worst first; none if they agree.
+        causes: why.
+        greatest: the greatest difference of the losses, relative.
+        notes: what else there is to know, a sentence each.
+        mapping_is_wrong: whether every difference is one parameter's gradient at the place of another.
+        nothing: why agreement would mean nothing, or ``""``.
+    """
+
+    steps: int
+    loss: str
+    optimizer: str
+    torch: tuple[float, ...]
+    mindspore: tuple[float, ...]
+    allowed: tuple[float, ...]
+    telling: int
+    compared: int
+    differences: tuple[Difference, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    greatest: float = 0.0
+    notes: tuple[str, ...] = ()
+    mapping_is_wrong: bool = False
+    nothing: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the trainings agree, and that means something."""
+        return not self.differences and not self.nothing and not self.causes
+
+    @property
+    def words(self) -> str:
+        """A sentence without its full stop."""
+        how = f"{self.steps} step(s) of training ({self.optimizer}; {self.loss})"
+        if self.differences:
+            first, more = self.differences[0], len(self.differences) - 1
+            rest = f", and {more} more" if more else ""
+            return f"the training differs from step {first.step} on: {first.words}{rest}"
+        if self.causes:
+            return f"{how} agree without dropout, but with it they would not"
+        if self.nothing:
+            return f"{how} prove nothing: {self.nothing}"
+        less = f"; rounding leaves nothing to tell after step {self.telling}" if self.telling < self.steps else ""
+        return f"{how} agree: losses off by at most {self.greatest:.2g} of their value{less}"
+
+    def lines(self) -> list[str]:
+        """What the verdict does not say yet."""
+        out = [f"{d.words}; allowed {_share(d)}" for d in self.differences[1:5]]
+        out += [f"cause: {cause.words}" for cause in self.causes]
+        if self.differences and not self.causes:
+            out.append("no cause was found for it by experiment")
+        return out
+
+
+def _share(d: Difference) -> str:
+    return f"{d.allowed / d.scale:.2g}" if d.scale else f"{d.allowed:.2g}"
+
+
+@dataclass
+class Course:
+    """How both networks are trained; takes the steps as often as needed.
+
+    Attributes:
+        torch: trains PyTorch.
+        mindspore: trains MindSpore.
+        links: the weights.
+        statistics: the running statistics.
+        state: PyTorch's parameters and buffers at the start.
+        made: what the mapping makes of them.
+        batches: what they are trained on.
+        disturbed: a context in which PyTorch rounds otherwise, by a seed.
+        seed: of what is drawn.
+    """
+
+    torch: Trainer
+    mindspore: Trainer
+    links: Links
+    statistics: Links
+    state: Mapping[str, Array]
+    made: Mapping[str, Array]
+    batches: Batches
+    disturbed: Callable[[int], AbstractContextManager[None]]
+    seed: int = 0
+
+    def run(
+        self, side: Literal["torch", "mindspore"], steps: int, *, seed: int = 0, noise: int | None = None
+    ) -> Record:
+        """Take the steps on one side; with ``noise`` as another machine might have taken them."""
+        trainer: Trainer = getattr(self, side)
+        ours = side == "torch"
+        record = Record()
+
+        def keep(into: list[dict[Key, Array]], links: Links, values: Mapping[str, Array]) -> None:
+            pieces = links.torch_pieces(values) if ours else links.mindspore_pieces(values)
+            into.append({key: sampled(array, self.seed) for key, array in pieces.items()})
+
+        def values(links: Links) -> dict[str, Array]:
+            return {n: widen(trainer.runner.value(n)) for n in (links.torch if ours else links.mindspore)}
+
+        def see() -> None:
+            keep(record.weights, self.links, values(self.links))
+            keep(record.statistics, self.statistics, values(self.statistics))
+
+        state = self.state if ours else self.made
+        with trainer.runner.holding(state), _maybe(self.disturbed, noise), trainer.session(seed) as session:
+            record.optimized, record.rules = session.optimized, session.rules
+            see()
+            for step in range(steps):
+                loss, outputs = session.step(self.batches.inputs(step), self.batches.targets(step)[0 if ours else 1])
+                record.losses.append(loss)
+                if step == 0:
+                    record.outputs = outputs
+                found = session.gradients()
+                # Weights that the optimizer does not have, or that the loss does not depend on, have none.
+                keep(
+                    record.gradients,
+                    self.links,
+                    {n: found.get(n, np.zeros(np.shape(trainer.runner.value(n)), np.float32)) for n in
+                     (self.links.torch if ours else self.links.mindspore)},
+                )  # fmt: skip
+                see()
+        return record
+
+
+class _maybe:
+    """A disturbance, or none."""
+
+    def __init__(self, disturbed: Callable[[int], AbstractContextManager[None]], noise: int | None) -> None:
+        self.inner = None if noise is None else disturbed(noise)
+
+    def __enter__(self) -> None:
+        if self.inner is not None:
+            self.inner.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        if self.inner is not None:
+            self.inner.__exit__(*error)
+
+
+def sampled(array: Array, seed: int) -> Array:
+    """At most ``SAMPLE`` elements: the same of every array of a size."""
+    flat = np.array(array, np.float32 if array.dtype != np.float64 else np.float64).reshape(-1)
+    if flat.size <= SAMPLE:
+        return flat
+    return flat[np.sort(generator(seed, f"sample of {flat.size}").choice(flat.size, SAMPLE, replace=False))]
+
+
+@dataclass
+class Noise:
+    """How far rounding was seen to move everything; what moved once may move as far at every later step."""
+
+    exact: Record
+    found: dict[tuple[Kind, Key], list[float]] = field(default_factory=dict)
+
+    def add(self, other: Record) -> None:
+        for kind in KINDS:
+            for step in range(len(other.losses)):
+                for key, array in other.at(kind, step).items():
+                    with np.errstate(invalid="ignore"):
+                        moved = comparison.scale_of(array - self.exact.at(kind, step)[key])
+                    so_far = self.found.setdefault((kind, key), [0.0] * len(self.exact.losses))
+                    for later in range(step, len(so_far)):
+                        so_far[later] = max(so_far[later], moved)
+
+    def of(self, kind: Kind, step: int, key: Key) -> float:
+        row = self.found.get((kind, key))
+        return 0.0 if row is None else row[step]
+
+
+def differences(
+    ours: Record, theirs: Record, noise: Noise, dtypes: Collection[str], rtol: float | None = None
+) -> Iterator[list[Difference]]:
+    """What differs at each step and kind, in the order of a training; nothing where all agrees."""
+    share = ROOM * max(TOLERANCE.get(d, 0.0) for d in dtypes) if rtol is None else rtol
+    eps = max(EPS.get(d, 0.0) for d in dtypes)
+    for step in range(min(len(ours.losses), len(theirs.losses))):
+        for kind in KINDS:
+            made, ones = [], ours.at(kind, step)
+            # Beside no gradient, there may still be the rounding of the greatest one.
+            floor = (
+                max(map(comparison.scale_of, ones.values()), default=0.0) * ROOM * eps if kind == "gradient" else 0.0
+            )
+            for key, a in ones.items():
+                b = theirs.at(kind, step)[key]
+                with np.errstate(invalid="ignore", over="ignore"):
+                    distance = np.abs(a.astype(np.float64) - b)
+                absolute = math.inf if np.isnan(distance).any() else float(distance.max(initial=0.0))
+                scale = ours.moved(kind, step, key)
+                rounding = UNITS * eps * comparison.scale_of(a) if kind in ("statistic", "weight") else floor
+                allowed = max(share * scale, SPREAD * noise.of(kind, step, key), rounding)
+                if absolute > allowed:
+                    made.append(Difference(step + 1, kind, key, absolute, scale, allowed))
+            if made:
+                yield sorted(made, key=lambda d: -d.gravity)
+
+
+def losses_allowed(ours: Record, noise: Noise, dtypes: Collection[str], rtol: float | None = None) -> list[float]:
+    """The difference of losses allowed at each step."""
+    share = ROOM * max(TOLERANCE.get(d, 0.0) for d in dtypes) if rtol is None else rtol
+    return [max(share * abs(x), SPREAD * noise.of("loss", k, LOSS)) for k, x in enumerate(ours.losses)]
+
+
+def examine(course: Course, wish: Wish, dtypes: Collection[str], rtol: float | None = None) -> Training:
+    """Train both networks, compare, and look for the cause of a difference.
+
+    Raises:
+        NotRunnableError: the training of one of the networks cannot run here.
+    """
+    from automap import training_causes as causes
+
+    ours = course.run("torch", wish.steps)
+    theirs = course.run("mindspore", wish.steps)
+    notes: list[str] = []
+    found = causes.of_dropout(course, notes)
+    random = causes.randomness(course, ours, theirs)
+    noise = Noise(ours)
+    for k in range(DRAWS):
+        noise.add(course.run("torch", wish.steps, noise=course.seed + 1 + k))
+    first = next(differences(ours, theirs, noise, dtypes, rtol), [])
+    if first and not random:
+        for k in range(MORE):
+            noise.add(course.run("torch", first[0].step, noise=course.seed + 100 + k))
+        first = next(differences(ours, theirs, noise, dtypes, rtol), [])
+    allowed = losses_allowed(ours, noise, dtypes, rtol)
+    telling = next((k for k, (x, a) in enumerate(zip(ours.losses, allowed, strict=True)) if a > NOISY * abs(x)), None)
+    telling = len(allowed) if telling is None else telling
+    made = Training(
+        wish.steps, course.batches.words, wish.words, tuple(ours.losses), tuple(theirs.losses), tuple(allowed), telling,
+        len(ours.weights[0]) + len(ours.statistics[0]), () if random else tuple(first), tuple(found),
+        _greatest(ours, theirs), tuple(notes), nothing=random or _nothing(ours, telling),
+    )  # fmt: skip
+    if first and not random:
+        explained = causes.explain(course, ours, theirs, first)
+        made = replace(
+            made, causes=(*explained.causes, *found), mapping_is_wrong=explained.mapping_is_wrong, nothing="",
+            notes=(*made.notes, *explained.notes),
+        )  # fmt: skip
+    return made
+
+
+def _greatest(ours: Record, theirs: Record) -> float:
+    pairs = zip(ours.losses, theirs.losses, strict=True)
+    found = [abs(a - b) / abs(a) if a else abs(b) for a, b in pairs]
+    return math.inf if any(map(math.isnan, found)) else max(found, default=0.0)
+
+
+def _nothing(ours: Record, telling: int) -> str:
+    if not all(map(math.isfinite, ours.losses)):
+        return "PyTorch's loss is not finite: take a smaller learning rate"
+    if not any(ours.moved("weight", len(ours.losses) - 1, key) for key in ours.weights[0]):
+        return "no weight moves in PyTorch"
+    if telling < min(2, len(ours.losses)):
+        return "rounding alone moves the loss too far: take a smaller learning rate, or trained weights (--weights)"
+    return ""

@@ -1,0 +1,327 @@
+"""Steps of training in both networks: those that agree, and planted causes, each of which has to be named rightly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from automap.descent import Rule, rule_of
+from automap.errors import InputError
+from automap.training_batches import Wish
+from automap.training_causes import Seen, alternative
+
+# -- the rule of an optimizer, and what differs from it ----------------------------------------------------------------
+
+ADAM = Rule("adam", 1e-2)
+ADAMW = Rule("adam", 1e-2, 0.1, decoupled=True)
+MOMENTUM = Rule("sgd", 1e-2, momentum=0.9)
+
+
+def seen(rule: Rule, steps: int = 5, small: bool = False, seed: int = 0) -> Seen:
+    """What is seen of a weight that a rule trains on gradients that are drawn."""
+    rng = np.random.default_rng(seed)
+    scale = np.float32(10.0) ** rng.uniform(-8, -3, 50) if small else 1
+    weights, gradients, memory = [rng.standard_normal(50).astype(np.float32) / (100 if small else 1)], [], {}
+    for number in range(1, steps + 1):
+        gradients.append((rng.standard_normal(50) * scale).astype(np.float32))
+        change = rule.change(number, weights[-1], gradients[-1], memory, np.sqrt)
+        weights.append((weights[-1] + change).astype(np.float32))
+    return Seen(weights, gradients)
+
+
+@pytest.mark.parametrize(
+    ("rule", "changes", "what", "small"),
+    [
+        (ADAMW, {"decoupled": False}, ["coupled weight decay"], False),
+        (ADAMW, {"weight_decay": 0.0}, ["weight decay"], False),
+        (ADAMW, {"weight_decay": 0.03}, ["weight decay"], False),
+        (MOMENTUM, {"weight_decay": 0.01}, ["weight decay"], False),
+        (ADAM, {"corrected": False}, ["bias correction"], False),
+        (ADAM, {"eps_where": "inside"}, ["place of epsilon"], True),
+        (ADAM, {"eps_where": "uncorrected", "eps": 1e-6}, ["epsilon", "place of epsilon"], True),
+        (ADAM, {"eps": 1e-6}, ["epsilon"], True),
+        (ADAM, {"beta2": 0.99}, ["beta2"], False),
+        (MOMENTUM, {"nesterov": True}, ["Nesterov"], False),
+        (MOMENTUM, {"momentum": 0.8}, ["momentum"], False),
+        (MOMENTUM, {"lr": 0.02}, ["learning rate"], False),
+        (Rule("rmsprop", 1e-2, beta2=0.99), {"eps_where": "inside"}, ["place of epsilon"], True),
+        (Rule("adagrad", 1e-2, eps=1e-10), {"start": 0.1}, ["start"], False),
+        (ADAMW, {"corrected": False, "decoupled": False}, ["bias correction", "coupled weight decay"], False),
+    ],
+)
+def test_what_a_rule_does_otherwise_is_found_by_trying(rule: Rule, changes: dict, what: list[str], small: bool):
+    from dataclasses import replace
+
+    found = alternative(rule, seen(rule, small=small), seen(replace(rule, **changes), small=small, seed=1))
+    assert found is not None
+    assert sorted(w for w, _ in found) == what
+
+
+def test_nothing_is_claimed_of_an_equal_rule_or_of_one_that_is_not_pytorch_s():
+    assert alternative(ADAM, seen(ADAM), seen(ADAM, seed=1)) is None
+    assert alternative(ADAM, seen(MOMENTUM), seen(MOMENTUM, seed=1)) is None
+    strange = seen(ADAM, seed=1)
+    strange.weights[2] = np.random.default_rng(3).standard_normal(50).astype(np.float32)
+    assert alternative(ADAM, seen(ADAM), strange) is None
+
+
+@pytest.mark.parametrize(
+    ("wish", "message"),
+    [
+        ({"optimizer": "adma"}, "the optimizer 'adma' is not known"),
+        ({"loss": "mse"}, "the loss 'mse' is not known"),
+        ({"loss": len}, "must be one of squares"),
+        ({"optimizer": (len, len), "weight_decay": 0.1}, "set it where yours are made"),
+        ({"batches": {"arr_0": np.zeros((2, 3)), "target": np.zeros((3, 3))}}, "equally long"),
+    ],
+)
+def test_a_wish_that_is_not_understood_is_refused(wish: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        Wish.of(3, **wish)
+
+
+# -- both frameworks ---------------------------------------------------------------------------------------------------
+
+pytestmark: list[Any] = []
+frameworks = pytest.mark.frameworks
+
+MAPPING = {
+    "0.weight": "0.weight",
+    "0.bias": "0.bias",
+    "1.weight": "1.gamma",
+    "1.bias": "1.beta",
+    "1.running_mean": "1.moving_mean",
+    "1.running_var": "1.moving_variance",
+    "1.num_batches_tracked": None,
+    "3.weight": "3.weight",
+    "3.bias": "3.bias",
+}
+
+
+def torch_net(p: float | None = None) -> Any:
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh() if p is None else nn.Dropout(p), nn.Linear(8, 4))
+
+
+def ms_net(momentum: float = 0.9, third: Callable[[], Any] | None = None, freeze: str = "") -> Any:
+    from automap import mindspore_edge  # noqa: F401  # isort: skip
+    from mindspore import nn
+
+    net = nn.SequentialCell(
+        [nn.Dense(6, 8), nn.BatchNorm1d(8, momentum=momentum), (third or nn.Tanh)(), nn.Dense(8, 4)]
+    )
+    for p in net.get_parameters():
+        if p.name == freeze:
+            p.requires_grad = False
+    return net
+
+
+def validated(torch: Any = None, mindspore: Any = None, **wish: Any) -> Any:
+    import automap
+
+    ours, theirs = torch or torch_net(), mindspore or ms_net()
+    return automap.validate(MAPPING, ours, theirs, inputs=["float32[8,6]"], **({"steps": 3} | wish))
+
+
+@frameworks
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw"])
+def test_equal_networks_train_alike(optimizer: str):
+    result = validated(optimizer=optimizer, lr=0.01)
+    assert result.passed, str(result)
+    assert result.exit_code == 0
+    training = result.training
+    assert training.greatest < 1e-5
+    assert training.telling == training.steps == 3
+    assert training.compared == 8
+    assert training.torch[0] != training.torch[2]
+    assert "3 step(s) of training" in result.verdict
+
+
+@frameworks
+def test_a_training_leaves_both_networks_as_they_were():
+    import numpy as np
+    import torch
+
+    ours, theirs = torch_net(0.5), ms_net(third=__import__("mindspore").nn.Dropout)
+    ours[0].weight.grad = torch.ones(8, 6)
+    theirs.set_train(True)
+    before = {n: t.clone() for n, t in ours.state_dict().items()}
+    ms_before = {p.name: p.asnumpy().copy() for p in theirs.get_parameters()}
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    assert validated(ours, theirs, optimizer="adam").passed
+    assert torch.rand(1) == expected
+    assert all(torch.equal(t, before[n]) for n, t in ours.state_dict().items())
+    assert torch.equal(ours[0].weight.grad, torch.ones(8, 6))
+    assert ours[1].weight.grad is None
+    assert ours.training
+    assert ours[2].training
+    assert all(np.array_equal(p.asnumpy(), ms_before[p.name]) for p in theirs.get_parameters())
+    assert theirs.training
+    assert theirs[2].training
+
+
+@frameworks
+def test_batchnorm_s_momentum_the_other_way_round_is_named():
+    result = validated(mindspore=ms_net(momentum=0.1))
+    assert result.exit_code == 3
+    first = result.training.differences[0]
+    assert (first.step, first.kind) == (1, "statistic")
+    (cause,) = result.training.causes
+    assert cause.what == "momentum of BatchNorm"
+    assert "a new batch counts 0.9 in MindSpore, 0.1 in PyTorch: it is read the other way round" in cause.words
+    assert set(cause.names) == {"1.running_mean", "1.running_var"}
+    assert "the training differs from step 1 on: the running statistic" in str(result)
+
+
+@frameworks
+def test_a_sum_in_the_loss_is_named():
+    from torch.nn import functional as F
+
+    def ms_loss(out: Any, target: Any) -> Any:
+        from mindspore import ops
+
+        return ops.cross_entropy(out, target, reduction="sum")
+
+    result = validated(loss=(F.cross_entropy, ms_loss))
+    assert result.exit_code == 3
+    assert result.training.differences[0].kind == "loss"
+    (cause,) = result.training.causes
+    assert cause.what == "mean or sum"
+    assert "8 times PyTorch's" in cause.words
+    assert "the size of the batch: a sum in MindSpore" in cause.words
+
+
+def with_optimizers(torch: Callable[..., Any], mindspore: Callable[..., Any]) -> tuple[Any, Any]:
+    return lambda net: torch(net.parameters()), lambda net: mindspore(net.trainable_params())
+
+
+@frameworks
+def test_decoupled_weight_decay_against_coupled_is_named():
+    import torch
+    from mindspore import nn
+
+    pair = with_optimizers(
+        lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+        lambda p: nn.Adam(p, learning_rate=0.01, weight_decay=0.1, eps=1e-8),
+    )
+    result = validated(optimizer=pair)
+    assert result.exit_code == 3
+    causes = {c.what: c for c in result.training.causes}
+    assert "beside the gradient (decoupled) in PyTorch" in causes["coupled weight decay"].words, str(result)
+    # MindSpore's optimizers leave gamma and beta alone, and its Adam has epsilon in another place.
+    assert set(causes["weight decay"].names) == {"1.weight -> 1.gamma", "1.bias -> 1.beta"}
+    assert causes.keys() <= {"coupled weight decay", "weight decay", "place of epsilon"}
+    assert result.training.differences[0].kind == "weight"
+
+
+@frameworks
+def test_an_adam_that_does_not_correct_its_moments_is_named():
+    import torch
+    from mindspore import nn
+
+    pair = with_optimizers(
+        lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0, eps=1e-6),
+        lambda p: nn.AdamWeightDecay(p, learning_rate=0.01),
+    )
+    result = validated(optimizer=pair)
+    assert result.exit_code == 3
+    assert [c.what for c in result.training.causes] == ["bias correction"], str(result)
+
+
+@frameworks
+def test_epsilon_inside_the_root_is_named():
+    import torch
+    from mindspore import nn, ops
+
+    class RMSProp(nn.Optimizer):
+        """A user's own."""
+
+        def __init__(self, params: Any) -> None:
+            super().__init__(0.01, params)
+            self.squares = self._parameters.clone("squares", "zeros")
+
+        def construct(self, gradients: Any) -> None:
+            for p, v, g in zip(self._parameters, self.squares, gradients, strict=True):
+                v.set_data(0.9 * v + 0.1 * g * g)
+                p.set_data(p - 0.01 * g / ops.sqrt(v + 1e-2))
+
+    pair = with_optimizers(lambda p: torch.optim.RMSprop(p, lr=0.01, alpha=0.9, eps=1e-2), RMSProp)
+    result = validated(optimizer=pair)
+    assert result.exit_code == 3
+    (cause,) = result.training.causes
+    assert cause.what == "place of epsilon"
+    assert "outside the root in PyTorch, inside the root in MindSpore" in cause.words
+    assert len(cause.names) == 5
+
+
+@frameworks
+def test_a_parameter_that_only_pytorch_trains_is_named():
+    result = validated(mindspore=ms_net(freeze="3.bias"))
+    assert result.exit_code == 3
+    (cause,) = result.training.causes
+    assert cause.what == "frozen"
+    assert "3.bias is not trained in MindSpore" in cause.words
+
+
+@frameworks
+def test_dropout_is_switched_off_and_its_rates_are_compared():
+    from mindspore import nn
+
+    result = validated(torch_net(0.1), ms_net(third=lambda: nn.Dropout(p=0.1)))
+    assert result.passed, str(result)
+    assert "dropout is random, and was switched off" in str(result)
+    result = validated(torch_net(0.1), ms_net(third=lambda: nn.Dropout(p=0.9)))
+    assert result.exit_code == 3
+    (cause,) = result.training.causes
+    assert cause.what == "dropout"
+    assert "2 in MindSpore keeps 10%, which is the other way round" in cause.words
+
+
+@frameworks
+def test_other_randomness_proves_nothing_and_is_said():
+    import torch
+
+    class Noisy(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + torch.randn_like(x) if self.training else x
+
+    net = torch_net()
+    net[2] = torch.nn.Sequential(torch.nn.Tanh(), Noisy())
+    result = validated(net)
+    assert result.exit_code == 1
+    assert "random in training beyond the dropout" in result.verdict
+    assert "PyTorch's loss is" in result.verdict
+
+
+@frameworks
+def test_batches_and_a_target_of_the_user_s_own(tmp_path: Any):
+    rng = np.random.default_rng(0)
+    np.savez(
+        tmp_path / "batches.npz",
+        arr_0=rng.standard_normal((2, 5, 6)).astype(np.float32),
+        target=rng.standard_normal((2, 5, 4)).astype(np.float32),
+    )
+    result = validated(batches=tmp_path / "batches.npz", loss="squares", optimizer="momentum")
+    assert result.passed, str(result)
+    assert result.training.loss == "mean of squares"
+
+
+@frameworks
+def test_no_training_is_compared_where_the_outputs_differ():
+    from mindspore import nn
+
+    result = validated(mindspore=ms_net(third=nn.ReLU))
+    assert result.exit_code == 3
+    assert result.training is None
+    assert "no training was compared" in str(result)
+
+
+def test_the_usual_settings():
+    assert rule_of("adamw", weight_decay=0.2) == Rule("adam", 1e-3, 0.2, decoupled=True)
+    assert rule_of("momentum", 0.5).lr == 0.5
