@@ -10,6 +10,7 @@ from types import TracebackType
 import numpy as np
 
 from automap.dtypes import Array
+from automap.tracing import Fingerprint, distance, fingerprint
 
 
 @dataclass(frozen=True)
@@ -20,13 +21,13 @@ class Kept:
         offset: its first byte.
         shape: its shape.
         dtype: NumPy's word for its element type.
-        sketch: sum, sum of squares and greatest absolute value: the same for every layout of the same values.
+        statistics: the same for every layout of the same values.
     """
 
     offset: int
     shape: tuple[int, ...]
     dtype: str
-    sketch: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    statistics: Fingerprint
 
     @property
     def size(self) -> int:
@@ -64,7 +65,7 @@ class Activations:
         key = (digest, tuple(array.shape), plain.dtype.str)
         found = self._known.get(key)
         if found is None:
-            found = self._known[key] = Kept(self._end, tuple(array.shape), plain.dtype.str, sketch(plain))
+            found = self._known[key] = Kept(self._end, tuple(array.shape), plain.dtype.str, fingerprint(plain))
             self._file.seek(self._end)
             self._file.write(plain.tobytes() if plain.size else b"")
             self._end += plain.nbytes
@@ -78,22 +79,14 @@ class Activations:
         return np.frombuffer(data, dtype=dtype).reshape(kept.shape)
 
 
-def sketch(array: Array) -> tuple[float, float, float]:
-    """Sum, sum of squares and greatest absolute value of an array."""
-    if not array.size or array.dtype.kind not in "fiub":
-        return (0.0, 0.0, 0.0)
-    wide = array.astype(np.float64).ravel()
-    with np.errstate(over="ignore", invalid="ignore"):
-        return (float(wide.sum()), float(wide @ wide), float(np.abs(wide).max()))
-
-
 def may_be(a: Kept, b: Kept, tolerance: float = 1e-3) -> bool:
-    """Whether two arrays may hold the same values in any layout, as far as their sketches tell."""
+    """Whether two arrays may hold the same values in any layout, as far as their statistics tell.
+
+    Args:
+        tolerance: relative to the greatest value.
+    """
     if a.size != b.size:
         return False
-    (sum_a, square_a, top_a), (sum_b, square_b, top_b) = a.sketch, b.sketch
-    return (
-        abs(square_a - square_b) <= tolerance * max(square_a, square_b)
-        and abs(top_a - top_b) <= tolerance * max(top_a, top_b)
-        and abs(sum_a - sum_b) <= tolerance * (a.size * max(square_a, square_b)) ** 0.5
-    )
+    top = max(max(abs(k.statistics.stats[4]), abs(k.statistics.stats[5])) for k in (a, b))
+    root = max(k.statistics.stats[2] for k in (a, b))
+    return distance(a.statistics, b.statistics) <= tolerance * (top / root if root else 1.0)

@@ -102,7 +102,7 @@ class Between:
         for call in calls:
             if call is fault.call or not may_be(call.outputs[0], fault.expected):
                 continue
-            if may_be(call.inputs[0], fault.natural) and call.inputs[0].sketch != call.outputs[0].sketch:
+            if may_be(call.inputs[0], fault.natural) and call.inputs[0].statistics != call.outputs[0].statistics:
                 a, b = (
                     fit(self.patient.store.read(k), v)
                     for k, v in ((call.inputs[0], natural), (call.outputs[0], expected))

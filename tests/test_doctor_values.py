@@ -121,7 +121,7 @@ def test_a_distance_is_relative_and_no_number_is_far():
     assert distance(a, a[None]) == float("inf")
 
 
-def test_values_are_kept_once_and_known_by_their_sketch():
+def test_values_are_kept_once_and_known_by_their_statistics():
     a = RNG.standard_normal((5, 7)).astype(np.float32)
     with Activations() as store:
         kept, again, other = store.keep(a), store.keep(a.copy()), store.keep(a.T)
