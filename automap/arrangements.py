@@ -18,6 +18,23 @@ from automap.transforms import Transform
 #: Arrangements of equally shaped parameters of one module that are looked at.
 MOST_ARRANGEMENTS = 6
 
+#: Transforms that leave every value as it is.
+ARRANGING = frozenset(
+    {
+        "reshape",
+        "transpose",
+        "concat",
+        "split",
+        "stack",
+        "unstack",
+        "flatten",
+        "unflatten",
+        "reorder",
+        "reverse",
+        "take",
+    }
+)
+
 
 class Way(NamedTuple):
     """How some parameters get their values: PyTorch's become MindSpore's, in order, by a chain of transforms."""
@@ -30,6 +47,11 @@ class Way(NamedTuple):
     def single(self) -> bool:
         """Whether one parameter becomes one."""
         return len(self.torch) == len(self.mindspore) == 1
+
+    @property
+    def computed(self) -> bool:
+        """Whether the values are others afterwards, and not only in other places."""
+        return any(t.op not in ARRANGING for t in self.chain)
 
     @property
     def names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:

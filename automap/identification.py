@@ -81,6 +81,7 @@ class Identifier(Search):
                 self._values[f.size].append((f, allowed))
         own = [path for path, m in runner.modules.items() if m.own]
         self._inner = {path for path in own if any(o.startswith(f"{path}.") if path else o for o in own if o != path)}
+        self._owners = {name: path for path, m in trace.modules.items() for _, name in m.own}
         self._options: dict[tuple[str, str], list[Option]] = {}
         self._composites = Composites(trace.modules, runner.modules, listings, (trace.numbers, runner.numbers))
         self._instead: list[tuple[Fingerprint, Array]] = []
@@ -194,6 +195,9 @@ class Identifier(Search):
         seeing = {self.trace.calls[k].path: (k, d) for k, d in reversed(comparable) if d <= self.tolerance[k]}
         calls: dict[str, tuple[int, float]] = {}
         among, composed = same, []
+        if (computed := self._computed_option(module)) is not None:
+            plain = [o for path in {self.trace.calls[k].path for k, _ in same} for o in self._ways(path, module)]
+            return self._take(cell, [computed, *plain], seeing)
         if not same:
             if composed := self._composed(module, seeing):
                 return self._take(cell, composed, seeing)
@@ -273,6 +277,17 @@ class Identifier(Search):
             return -(learnt[option.form] if learnt is not None else 0), -self._is_held(option)
 
         return sorted(found, key=key)
+
+    def _computed_option(self, module: Module) -> Option | None:
+        """What a cell has already, where it was computed from parameters of several modules, or made several."""
+        ways = [way for _, name in module.own if (way := self._held.get(name)) is not None]
+        if not any(way.computed for way in ways):
+            return None
+        ways = [way for i, way in enumerate(ways) if way not in ways[:i]]
+        paths = tuple(dict.fromkeys(self._owners[t.name] for way in ways for t in way.torch if t.name in self._owners))
+        if not paths or any(self._used[path] for path in paths):
+            return None
+        return Option(paths[0], tuple(ways), paths, (module.path,), ("held",))
 
     def _blind(self, module: Module) -> list[Option]:
         """The options that shapes allow where no input tells."""
@@ -449,6 +464,8 @@ class Identifier(Search):
         It tells whether the weights are right, whatever their order.
         """
         option, allowed = seen.option, self.tolerance[seen.call]
+        if option.form == ("held",):  # what it gives is what some function after them gives
+            return
         results = self.runner.tensors(out)
         if len(results) != 1:
             return

@@ -666,3 +666,52 @@ def exchangeable(order: Sequence[int]) -> Composite:
     one = fused(H, H, order=order)
     pair = stacked(lambda s: product(s, TWO), lambda s: product(s, one), 1)
     return Composite(*pair, values(BATCH, LENGTH, WIDTH), 2)
+
+
+# Weights that are computed from several parameters on PyTorch's side.
+
+
+def folded() -> Composite:
+    """A batch norm that the port has folded into the convolution before it, twice."""
+    import torch
+
+    def forward(n: Any, x: Any) -> Any:
+        return n.last(Torch.tanh(n.norm2(n.conv2(Torch.tanh(n.norm1(n.conv1(x)))))))
+
+    ours = Torch.net(
+        forward,
+        conv1=torch.nn.Conv2d(3, 4, 3, padding=1, bias=False),
+        norm1=torch.nn.BatchNorm2d(4),
+        conv2=torch.nn.Conv2d(4, 4, 3, padding=1, bias=False),
+        norm2=torch.nn.BatchNorm2d(4),
+        last=Torch.conv(4, 2),
+    )
+    theirs = MindSpore.net(
+        lambda n, x: n.last(MindSpore.tanh(n.conv2(MindSpore.tanh(n.conv1(x))))),
+        conv1=MindSpore.conv(3, 4, 3),
+        conv2=MindSpore.conv(4, 4, 3),
+        last=MindSpore.conv(4, 2),
+    )
+    return Composite(ours, theirs, values(2, 3, 5, 4), 2)
+
+
+def weight_norms(bias: bool) -> Composite:
+    import torch
+    from torch.nn.utils.parametrizations import weight_norm
+
+    def forward(n: Any, x: Any) -> Any:
+        return n.c(n.b(n.a(x)) * n.a(x))
+
+    dense = {name: weight_norm(torch.nn.Linear(6, 6, bias=bias)) for name in "ab"}
+    ours = Torch.net(forward, **dense, c=Torch.linear(6, 2))
+    theirs = MindSpore.net(
+        forward, **{name: MindSpore.linear(6, 6, bias=bias) for name in "ab"}, c=MindSpore.linear(6, 2)
+    )
+    return Composite(ours, theirs, values(3, 6), 2)
+
+
+COMPUTED: dict[str, Callable[[], Composite]] = {
+    "batch norms folded": folded,
+    "weight norms": lambda: weight_norms(True),
+    "weight norms without biases": lambda: weight_norms(False),
+}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from composite_pairs import HEADS, PAIRS, SITUATIONS, Composite, exchangeable, misleading, untellable
+from composite_pairs import COMPUTED, HEADS, PAIRS, SITUATIONS, Composite, exchangeable, misleading, untellable
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,6 +76,17 @@ def test_situations_of_real_ports(name: str, ignore_names: bool) -> None:
     assert sum(max(len(e.torch), len(e.mindspore)) > 1 for e in mapping.entries) == pair.several
     assert [e.torch for e in mapping.entries if e.review] == []
     assert {name for e in mapping.entries for name in e.torch} == {n for n, _ in pair.torch.named_parameters()}
+
+
+@pytest.mark.parametrize("ignore_names", [False, True], ids=["names", "no names"])
+@pytest.mark.parametrize("name", COMPUTED)
+def test_weights_that_are_computed_are_not_taken_for_plain_ones(name: str, ignore_names: bool) -> None:
+    pair = COMPUTED[name]()
+    mapping = inferred(pair, ignore_names=ignore_names)
+    assert mapping.proof is not None
+    assert (mapping.proof.status, mapping.proof.exit_code) == ("proven", 0), mapping.proof
+    assert [e.torch for e in mapping.entries if e.review or e.evidence["proven"] is None] == []
+    assert sum(len(e.torch) > 1 for e in mapping.entries) == pair.several
 
 
 @pytest.mark.parametrize(("groups", "order"), [(HEADS, (0, 1, 2)), (1, (2, 1, 0)), (HEADS, (1, 2, 0))])
