@@ -131,16 +131,14 @@ class Effective:
                 way = Way(way.torch, port.parts, (*way.chain, *_undone(port)))
             elif any(m.name in self._port_group_of for m in way.mindspore):
                 continue
-            groups = [self._group_of.get(t.name) for t in way.torch]
-            group = groups[0]
-            if not any(groups):
+            groups = [g for t in way.torch if (g := self._group_of.get(t.name)) is not None]
+            if not groups:
                 out.append(way)
-            elif group is None or len(groups) > 1:
-                continue
-            elif group.norm is None:
-                out.append(Way(group.parts, way.mindspore, (*group.chain, *way.chain)))
-            else:
-                folded.setdefault(self._ours.index(group), []).append(way)
+            elif any(g.norm is not None for g in groups):
+                folded.setdefault(self._ours.index(groups[0]), []).append(way)
+            elif len(groups) == len(way.torch) and (chain := _common_chain(groups)) is not None:
+                parts = tuple(p for g in groups for p in g.parts)
+                out.append(Way(parts, way.mindspore, (*chain, *way.chain)))
         for at, some in folded.items():
             out += _folded_way(self._ours[at], some)
         return out
@@ -168,11 +166,20 @@ def _undone(group: Group) -> Chain:
     return inverse(group.chain, [p.shape for p in group.parts])
 
 
+def _common_chain(groups: Sequence[Group]) -> Chain | None:
+    """What makes the weights of several groups at once of all of their parts."""
+    first = groups[0].chain
+    if len(groups) == 1:
+        return first
+    together = all(g.chain == first for g in groups) and [t.op for t in first] == ["weight_norm"]
+    return first if together else None
+
+
 def _folded_way(group: Group, ways: Sequence[Way]) -> Iterator[Way]:
     """The way of a layer and the norm that was folded into it, from those of the weight and the bias they make."""
-    by_name = {way.torch[0].name: way for way in ways}
+    by_name = {way.torch[0].name: way for way in ways if way.single}
     weight, bias = (by_name.get(p.name) for p in group.made)
-    if weight is None or bias is None or not (weight.single and bias.single):
+    if weight is None or bias is None:
         return
     if any(t.op != "reshape" for t in (*weight.chain, *bias.chain)):
         return

@@ -5,9 +5,9 @@ They compute in float64, a block at a time, and round to the element type that g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from automap.steps import (
     store,
     values,
 )
+
+T = TypeVar("T")
 
 
 class Cast(SameShape):
@@ -95,25 +97,46 @@ class Computed(Operation):
     Attributes:
         given: how many arrays it takes.
         main: which of them has this element type.
+        several: whether it takes so many arrays for several, one after the other.
     """
 
     given: ClassVar[tuple[int, ...]]
     made: ClassVar[int] = 1
     main: ClassVar[int] = 0
+    several: ClassVar[bool] = False
     fills = True
 
     def count(self, args: Args, n: int) -> int:
+        if self.several and n and n % self.given[0] == 0:
+            return n // self.given[0] * self.made
         if n not in self.given:
-            raise TransformError(f"{self.name} takes {' or '.join(map(str, self.given))} array(s), not {n}")
+            some = " times some" * self.several
+            raise TransformError(f"{self.name} takes {' or '.join(map(str, self.given))}{some} array(s), not {n}")
         return self.made
 
     def shapes(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...]:
         self.count(args, len(shapes))
-        found = self.fit(args, shapes)
-        if found is None:
-            said = ", ".join(f"{k}={v}" for k, v in args.items())
-            raise TransformError(f"{self.name}({said}) does not fit {listed(shapes)}")
-        return found
+        made: list[Shape] = []
+        for some in self._each(shapes):
+            found = self.fit(args, some)
+            if found is None:
+                said = ", ".join(f"{k}={v}" for k, v in args.items())
+                raise TransformError(f"{self.name}({said}) does not fit {listed(some)}")
+            made += found
+        return tuple(made)
+
+    def _each(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """The arrays of each, or what belongs to them."""
+        step = self.given[0] if self.several else len(items)
+        yield from (items[i : i + step] for i in range(0, len(items), step))
+
+    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+        for i, some in enumerate(self._each(arrays)):
+            self.compute(args, some, out[i * self.made : (i + 1) * self.made])
+
+    def compute(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+        """``write`` for the arrays of one."""
+        raise NotImplementedError
 
     def fit(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
         """The shapes that come out; None where those that go in do not fit."""
@@ -121,7 +144,7 @@ class Computed(Operation):
 
     def dtypes(self, args: Args, dtypes: Sequence[DType]) -> tuple[DType, ...]:
         floats(self.name, dtypes)
-        return (dtypes[self.main],) * self.made
+        return tuple(some[self.main] for some in self._each(dtypes) for _ in range(self.made))
 
 
 class Add(Operation):
@@ -162,7 +185,8 @@ class WeightNorm(Computed):
     ``original0``, ``original1``): the weight is ``g * v / norm(v)``.
 
     The norm is over all axes but ``axis``; without it, over all of them (PyTorch's ``dim=None``). ``lengths`` is the
-    shape of the lengths, which only the inverse needs, if it is not that which PyTorch gives them.
+    shape of the lengths, which only the inverse needs, if it is not that which PyTorch gives them. Of several weights,
+    the lengths and directions come in turn.
     """
 
     name = "weight_norm"
@@ -170,6 +194,7 @@ class WeightNorm(Computed):
     optional: ClassVar = {"axis": "axis", "lengths": "sizes"}
     given = (2,)
     main = 1
+    several = True
 
     def fit(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
         length, shape = shapes
@@ -178,7 +203,7 @@ class WeightNorm(Computed):
             return None
         return (shape,) if prod(length) == prod(_length_shape(axis, shape)) else None
 
-    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+    def compute(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
         length, v = arrays
         norm = _norm(v, args.get("axis"))
         if lost := np.count_nonzero(norm == 0):
@@ -188,9 +213,13 @@ class WeightNorm(Computed):
             store(self.name, values(v[block]) * _part(factor, block), out[0][block])
 
     def inverse(self, args: Args, forms: Sequence[Form]) -> Transform:
-        length, v = (f.whole for f in forms)
-        unusual = length is not None and (v is None or length != _usual_lengths(args.get("axis"), v))
-        return Transform("split_norm", {**args, "lengths": length} if unusual else args)
+        unusual = set()
+        for length, v in self._each([f.whole for f in forms]):
+            if length is not None and (v is None or length != _usual_lengths(args.get("axis"), v)):
+                unusual.add(length)
+        if len(unusual) > 1:
+            raise TransformError("weight_norm has no inverse: the lengths are of several shapes")
+        return Transform("split_norm", {**args, "lengths": unusual.pop()} if unusual else args)
 
 
 class SplitNorm(Computed):
@@ -201,6 +230,7 @@ class SplitNorm(Computed):
     optional: ClassVar = {"axis": "axis", "lengths": "sizes"}
     given = (1,)
     made = 2
+    several = True
 
     def fit(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...] | None:
         axis, (shape,) = args.get("axis"), shapes
@@ -210,7 +240,7 @@ class SplitNorm(Computed):
         lengths = tuple(args.get("lengths", usual))
         return (lengths, shape) if prod(lengths) == prod(usual) else None
 
-    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+    def compute(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
         norm = _norm(arrays[0], args.get("axis"))
         if lost := np.count_nonzero(norm == 0):
             raise TransformError(f"split_norm: {lost} part(s) of the weight are all zero and have no direction")
@@ -237,7 +267,7 @@ class SpectralNorm(Computed):
             return None
         return (shape,)
 
-    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+    def compute(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
         weight = np.moveaxis(arrays[0], args["axis"], 0)
         u, v = values(arrays[1]), values(arrays[2])
         right = v.reshape(weight.shape[1:])
@@ -274,7 +304,7 @@ class Lora(Computed):
         made = (b[0], *a[1:])
         return (shape,) if shape == (made[::-1] if args.get("transposed") else made) else None
 
-    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+    def compute(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
         weight, rank = arrays[0], arrays[1].shape[0]
         factor = args["alpha"] / (rank**0.5 if args.get("rooted") else rank)
         a, b = values(arrays[1]).reshape(rank, -1), values(arrays[2]).reshape(-1, rank) * factor
@@ -310,7 +340,7 @@ class FoldNorm(Computed):
         made = tuple(args.get("shape", shape))
         return (made, (shape[axis],)) if prod(made) == prod(shape) else None
 
-    def write(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
+    def compute(self, args: Args, arrays: Sequence[Array], out: Sequence[Array]) -> None:
         weight, *rest = arrays
         gamma, beta, mean, variance = map(values, rest[-4:])
         bias = values(rest[0]) if len(rest) == 5 else 0.0

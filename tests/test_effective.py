@@ -216,24 +216,25 @@ def test_a_fused_projection_of_weights_with_lengths() -> None:
         def __init__(self) -> None:
             super().__init__()
             torch.manual_seed(0)
-            self.q, self.k, self.v = (weight_norm(nn.Linear(6, 6)) for _ in range(3))
+            self.q, self.k, self.v = (weight_norm(nn.Linear(6, 6, bias=False)) for _ in range(3))
 
         def forward(self, x: Any) -> Any:
-            return torch.softmax(self.q(x) @ self.k(x).mT, -1) @ self.v(x)
+            return torch.softmax(torch.tanh(self.q(x)) @ self.k(x).mT, -1) @ self.v(x)
 
     class Fused(ms.nn.Cell):
         def __init__(self) -> None:
             super().__init__()
-            self.qkv = ms.nn.Dense(6, 18)
+            self.qkv = ms.nn.Dense(6, 18, has_bias=False)
 
         def construct(self, x: Any) -> Any:
             q, k, v = ms.ops.split(self.qkv(x), 6, -1)
-            return ms.ops.softmax(q @ k.swapaxes(-1, -2), -1) @ v
+            return ms.ops.softmax(ms.ops.tanh(q) @ k.swapaxes(-1, -2), -1) @ v
 
     mapping = automap.infer(Attention(), Fused(), inputs=["float32[2,4,6]"])
-    assert mapping.proof is not None
-    # Not told so far: nothing is claimed either.
-    assert mapping.proof.status == "proven" or mapping.needs_review
+    proven(mapping)
+    weight = of(mapping, "qkv.weight")
+    assert weight.torch == tuple(f"{w}.weight_{part}" for w in "qkv" for part in "gv")
+    assert [t.op for t in weight.transform] == ["weight_norm", "concat"]
 
 
 def test_a_trace_has_all_that_is_needed(tmp_path: Path) -> None:

@@ -145,15 +145,17 @@ def split_norm(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
     args: dict[str, Any] = {} if axis is None else {"axis": axis}
     if draw(st.booleans()):
         args["lengths"] = [1] if axis is None else [1, shape[axis]]
-    return Transform("split_norm", args), [filled(shape, draw(FLOATS), 1)]
+    return Transform("split_norm", args), [filled(shape, draw(FLOATS), 1) for _ in range(draw(st.integers(1, 2)))]
 
 
 @st.composite
 def weight_norm(draw: st.DrawFn) -> tuple[Transform, list[Array]]:
     apart, arrays = draw(split_norm())
-    length, weight = transforms.apply([apart], arrays)
+    parts = transforms.apply([apart], arrays)
     args = {k: v for k, v in apart.args.items() if k == "axis" or draw(st.booleans())}
-    return Transform("weight_norm", args), [filled(length.shape, draw(FLOATS), 2), weight]
+    return Transform("weight_norm", args), [
+        part if i % 2 else filled(part.shape, draw(FLOATS), 2) for i, part in enumerate(parts)
+    ]
 
 
 @st.composite
