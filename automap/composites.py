@@ -22,6 +22,8 @@ from automap.running import Module
 MOST_GROUPS, MOST_LOOSE = 12, 8
 #: Options that one choice has at most.
 MOST_OPTIONS = 40
+#: Rearrangements of one layer: as many as are tried in a row.
+MOST_TRIES = 60
 #: Numbers of heads that are tried, and enclosing modules in which other pieces are looked for.
 MOST_HEADS, MOST_LEVELS = 6, 3
 
@@ -178,7 +180,7 @@ class Composites:
         if axis > 1:
             return
         heads = self.heads(option.path, cell)
-        for sizes, ours, theirs in itertools.islice(fusions.rearrangements(shape[axis], heads), MOST_OPTIONS):
+        for sizes, ours, theirs in itertools.islice(fusions.rearrangements(shape[axis], heads), MOST_TRIES):
             ways = []
             for way in option.ways:
                 at = axis if way is main else 0

@@ -289,6 +289,7 @@ def rearrangements(rows: int, heads: Sequence[int]) -> Iterator[tuple[tuple[int,
             if other.groups > 1 and other.order != plain.order:
                 yield sizes, Layout(plain.order, other.groups), Layout(other.order)
                 yield sizes, plain, other
+                yield sizes, Layout(plain.order, other.groups), other
 
 
 def rearranged(way: Way, axis: int, sizes: Sequence[int], ours: Layout, theirs: Layout) -> Way:

@@ -279,6 +279,11 @@ for order in ORDERS:
     add(f"qkv to {shown(order)} by heads", in_order(0, 1, 2), many)
     add(f"turned {shown(order)} to apart", in_order(*order, layer="turned"), apart(W, W, W), 2)
 
+# Both fused, neither in the usual order.
+add("vkq to kvq", in_order(2, 1, 0), in_order(1, 2, 0))
+add("vkq by heads to kqv", in_order(2, 1, 0, groups=HEADS), in_order(1, 0, 2))
+add("vkq by heads to kqv by heads", in_order(2, 1, 0, groups=HEADS), in_order(1, 0, 2, groups=HEADS))
+
 # What is told in one block goes first in the next ones.
 add("three blocks by heads", in_order(2, 0, 1, groups=HEADS), apart(W, W, W), 2, count=3)
 add("three blocks of another order", in_order(0, 1, 2), in_order(2, 0, 1, groups=HEADS), count=3)
@@ -484,6 +489,43 @@ for order in ((0, 1), (1, 0)):
         name = f"{'gate, up' if order == (0, 1) else 'up, gate'}{', turned' if turned else ''}"
         PAIRS[f"a list of experts in one tensor: {name}"] = lambda o=order, t=turned: of_experts("list", "one", o, t)
         PAIRS[f"experts in one tensor as a list: {name}"] = lambda o=order, t=turned: of_experts("one", "list", o, t)
+
+
+def dispatched() -> Composite:
+    """PyTorch's experts see the tokens that are routed to them; the port computes all of them for every token."""
+    import torch
+
+    def some(n: Any, x: Any, shares: Any) -> Any:
+        flat, shares = x.reshape(-1, WIDTH), shares.reshape(-1, EXPERTS)
+        best, out = shares.argmax(-1), torch.zeros_like(flat)
+        for i in range(EXPERTS):
+            (at,) = torch.nonzero(best == i, as_tuple=True)
+            if len(at):
+                out[at] = shares[at, i : i + 1] * n.each[i](flat[at])
+        return out.reshape(x.shape)
+
+    def every(n: Any, x: Any, shares: Any) -> Any:
+        shares = shares * (shares == shares.max(-1, keepdims=True)).astype(shares.dtype)
+        total = 0
+        for i in range(EXPERTS):
+            y = x @ n.both[i]
+            up, gate = y[..., :INNER], y[..., INNER:]
+            total = total + shares[..., i : i + 1] * ((gate * MindSpore.sigmoid(gate) * up) @ n.down[i])
+        return total
+
+    def routed(side: Any, experts: Any) -> Any:
+        router = side.linear(WIDTH, EXPERTS)
+        return side.net(lambda n, x: n.experts(x, side.softmax(n.router(x))), router=router, experts=experts)
+
+    both, down = values(EXPERTS, WIDTH, 2 * INNER) / 4, values(EXPERTS, INNER, WIDTH) / 3
+    pair = stacked(
+        lambda s: routed(s, s.net(some, each=[one_expert(s) for _ in range(EXPERTS)])),
+        lambda s: routed(s, s.net(every, both=both, down=down)),
+    )
+    return Composite(*pair, values(BATCH, LENGTH, WIDTH), 4)
+
+
+PAIRS["experts that see some of the tokens in one tensor"] = dispatched
 
 
 # Gates of a recurrent layer.
