@@ -17,7 +17,9 @@ from automap.cli_options import (
     fitting_given,
     given_inputs,
     inputs_given,
+    lines_of_file,
     merge_lora_given,
+    ms_arguments,
     say,
     seed_given,
     show,
@@ -91,6 +93,19 @@ def resumable(output: str) -> Iterator[None]:
     show_default=True,
     help="Of the files in the folder.",
 )
+@click.option(
+    "--optimizer",
+    metavar="MS",
+    help="Take the state of the optimizer over as well: a factory of the MindSpore optimizer (./train.py:make), or its "
+    "class (Momentum, Adam, experimental.AdamW).",
+)
+@click.option(
+    "--optimizer-names",
+    metavar="F",
+    help="PyTorch's parameter names in the order in which its optimizer has them, one a line, where they are not told.",
+)
+@click.option("--step", type=click.IntRange(min=0), metavar="N", help="How many steps were made; SGD does not count.")
+@ms_arguments
 @click.option("--resume", is_flag=True, help="Go on where a run that was interrupted has stopped.")
 @click.option("--no-verify", is_flag=True, help="Do not read back and compare what was written.")
 @click.option(
@@ -113,6 +128,10 @@ def convert(
     merge_lora: str | None,
     shard_size: str | None,
     file_format: str,
+    optimizer: str | None,
+    optimizer_names: str | None,
+    step: int | None,
+    ms_args: dict[str, Any],
     resume: bool,
     no_verify: bool,
     scheduler: str | None,
@@ -127,6 +146,7 @@ def convert(
     Example:
       automap convert mapping.json resnet50.pth -o resnet50.ckpt
       automap convert mapping.json tuned.ckpt -o tuned.pth --reverse
+      automap convert mapping.json resnet50.pth -o resnet50.ckpt --optimizer ./train.py:make_optimizer
       automap convert mapping.json hf-folder/ -o ms-folder/ --shard-size 4GB
       automap convert mapping.json hf-folder/ -o ms-folder/ --shard-size 4GB --resume
       automap convert mapping.json s3://bucket/model/ -o s3://bucket/ms/ --scheduler tcp://host:8786
@@ -135,7 +155,10 @@ def convert(
     from automap.mapping import Mapping
     from automap.report import lines_of_names
 
+    if optimizer is None and (optimizer_names or step is not None or ms_args):
+        raise click.UsageError("--optimizer-names, --step and --ms-arg are of use with --optimizer only")
     read = Mapping.read(mapping)
+    names = None if optimizer_names is None else lines_of_file(optimizer_names)
     with counting(f"Converting {checkpoint}") as progress, resumable(output):
         report = convert_file(
             read,
@@ -156,6 +179,10 @@ def convert(
             verify=not no_verify,
             scheduler=scheduler,
             progress=progress,
+            optimizer=optimizer,
+            optimizer_args=ms_args,
+            optimizer_names=names,
+            step=step,
         )
     say(str(report))
     given, made = (read.made, read.given) if reverse else (read.given, read.made)
@@ -165,7 +192,9 @@ def convert(
     ):
         if reasons:
             say("\n".join([f"{what} {len(reasons)}:", *lines_of_names(reasons, read.names(side))]))
-    if report.needs_review:
+    if report.optimizer is not None:
+        say(f"optimizer {report.optimizer}")
+    if read.needs_review:
         say(f"something in {mapping} is marked for review: automap explain {mapping} NAME says why")
     return 1 if report.needs_review else 0
 

@@ -74,6 +74,15 @@ def given_inputs(inputs: Sequence[str], file: str | None) -> list[str] | Path | 
     return given
 
 
+def lines_of_file(path: str) -> list[str]:
+    """The lines of a text file that are not empty, without spaces around them."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
 def options(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
     """Several options as one decorator, in the order of the help."""
 
@@ -97,17 +106,16 @@ torch_arguments = click.option(
     help="A keyword argument of the PyTorch factory; the value is JSON or a text. Repeatable.",
 )
 
-factory_arguments = options(
-    torch_arguments,
-    click.option(
-        "--ms-arg",
-        "ms_args",
-        multiple=True,
-        metavar="NAME=VALUE",
-        callback=arguments,
-        help="The same for the MindSpore factory.",
-    ),
+ms_arguments = click.option(
+    "--ms-arg",
+    "ms_args",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=arguments,
+    help="A keyword argument of the MindSpore factory; the value is JSON or a text. Repeatable.",
 )
+
+factory_arguments = options(torch_arguments, ms_arguments)
 
 
 def _numbers(context: click.Context, option: click.Parameter, items: Sequence[str]) -> dict[str, float] | None:

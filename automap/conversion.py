@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Mapping as Dict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from automap import places, sources
@@ -185,6 +186,10 @@ def convert(
     scheduler: str | None = None,
     threads: int | None = None,
     progress: Progress | None = None,
+    optimizer: str | None = None,
+    optimizer_args: Dict[str, Any] | None = None,
+    optimizer_names: Sequence[str] | None = None,
+    step: int | None = None,
 ) -> ConvertReport:
     """Convert a checkpoint, tensor by tensor. The output is made beside its place and appears there when it is whole.
 
@@ -214,9 +219,15 @@ def convert(
         scheduler: the address of the scheduler of a Dask cluster, whose workers write the files.
         threads: how many threads read and write here; by default one for each processor, four at most.
         progress: called with what is done (``"writing"``, ``"reading back"``), how many bytes of it, and of how many.
+        optimizer: take the state of the optimizer over, too, which the checkpoint holds beside the network's: a factory
+            of the MindSpore optimizer that goes on (``./train.py:make``), or its class (``"Momentum"``).
+        optimizer_args: keyword arguments for that factory.
+        optimizer_names: as ``names`` of ``apply_optimizer``.
+        step: as for ``apply_optimizer``.
 
     Raises:
-        ConversionError: as for ``apply``, or the output is not what was written. There is no output then.
+        ConversionError: as for ``apply`` and ``apply_optimizer``, or the output is not what was written. There is no
+            output then.
         MappingError: the mapping cannot be read, or cannot be reversed.
         SourceError: the checkpoint cannot be read, or the output not be written.
     """
@@ -238,7 +249,18 @@ def convert(
     )
     checked_name(where, options.suffix, planner.mapping.made)
     plan = planner.plan(open_state(source_path, planner.mapping, Merge.of(merge_lora)))
-    return write(plan, source_path, where, planner.mapping.needs_review, options)
+    if optimizer is None:
+        return write(plan, source_path, where, planner.mapping.needs_review, options)
+    from automap.optimizer_files import with_optimizer
+
+    if scheduler is not None:
+        raise ConversionError("the state of an optimizer cannot be written by a cluster: leave the scheduler out")
+    plan.faults.check()
+    plan, carried = with_optimizer(
+        plan, planner.mapping, source_path, optimizer, optimizer_args or {}, optimizer_names, step
+    )
+    done = write(plan, source_path, where, planner.mapping.needs_review or carried.needs_review, options)
+    return replace(done, optimizer=carried)
 
 
 def _is_one(checkpoint: str, output: str) -> bool:

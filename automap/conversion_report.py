@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from automap.optimizers import OptimizerReport
 
 
 @dataclass
@@ -93,6 +97,7 @@ class ConvertReport:
         verified: how many tensors were read back and compared: all of them, or none where that was not wanted.
         files: the names of the files with tensors.
         resumed: how many of the files an earlier run had written.
+        optimizer: what became of the optimizer's state, where it was asked for.
     """
 
     output: str
@@ -103,6 +108,7 @@ class ConvertReport:
     verified: int = 0
     files: tuple[str, ...] = ()
     resumed: int = 0
+    optimizer: OptimizerReport | None = None
 
     def __str__(self) -> str:
         parts = [f"{self.tensors} tensors"]

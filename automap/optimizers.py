@@ -11,6 +11,7 @@ import importlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
@@ -205,39 +206,22 @@ class _Job:
         self.notes: list[str] = []
         mapped = [name for entry in self.mapping.entries for name in entry.mindspore]
         self.called = _theirs(mapped, target.names)  # the mapping's MindSpore name -> the optimizer's
-        self.where, self.told = self._positions(listing, names)
+        trained = {n for e in self.mapping.entries if any(m in self.called for m in e.mindspore) for n in e.torch}
+        self.where, self.told = positions_of(self.mapping, state, listing, names, trained, self._torch_shapes())
         self.group_of = {i: g for g, members in enumerate(state.members) for i in members}
         self.entries = list(self._trained())
         self.step = self._step(step)
 
-    def _positions(self, listing: Listed | None, names: Sequence[str] | None) -> tuple[dict[str, int], str]:
-        """The position of each PyTorch name, and how they were told."""
-        ours = [name for entry in self.mapping.entries for name in entry.torch]
-        known = listing if listing is not None else self._listing()
-        change = prefix_change([name for name, *_ in known], set(ours))
-        aliases = {u.name for u in self.mapping.unmatched_torch if u.alias_of}
-        params = trainable([(renamed(name, *change), shape, dtype) for name, shape, dtype in known], aliases)
-        names = names if names is not None else self.state.names
-        if names is not None:
-            names = [renamed(name, *prefix_change(names, set(ours))) for name in names]
-        # What the MindSpore optimizer trains, PyTorch's did, if both train the same; otherwise all may be.
-        trained = {n for e in self.mapping.entries if any(m in self.called for m in e.mindspore) for n in e.torch}
-        count = sum(map(len, self.state.members))
-        same = [p for p in params if p[0] in trained]
-        shapes = {i: next(iter(self.state.shapes[i].values()), None) for group in self.state.members for i in group}
-        offered = same if names is None and len(same) == count else params
-        found, how = positions(self.state.members, shapes, offered, names)
-        return {name: i for i, name in found.items()}, how
-
-    def _listing(self) -> Listed:
-        """PyTorch's names in the mapping's order, which is the network's for entries of one name each."""
-        several = [e for e in self.mapping.entries if len(e.torch) > 1]
-        if several and self.state.names is None:
-            raise ConversionError(
-                f"the mapping joins {', '.join(several[0].torch)}, so that the order of PyTorch's parameters cannot be "
-                "told from it: give the network, its state dict, or the names (network=, names=)"
-            )
-        return [(name, None, None) for entry in self.mapping.entries for name in entry.torch]
+    def _torch_shapes(self) -> dict[str, Shape]:
+        """The shapes of PyTorch's parameters, as MindSpore's optimizer and the transforms tell them."""
+        found: dict[str, Shape] = {}
+        for entry in self.mapping.entries:
+            if all(name in self.called for name in entry.mindspore):
+                shapes = [self.target.shapes[self.called[name]] for name in entry.mindspore]
+                with suppress(TransformError):
+                    undone = transforms.inverse(entry.transform, [None] * len(entry.torch))
+                    found |= dict(zip(entry.torch, transforms.shape_after(undone, shapes), strict=True))
+        return found
 
     def _trained(self) -> Iterator[tuple[Entry, tuple[str, ...]]]:
         """The entries whose parameters both optimizers train, with MindSpore's names there."""
@@ -411,6 +395,8 @@ class _Job:
         for key, what in self.target.defects.items():
             if any(group.get(key) for group in self.state.groups):
                 self._differ(what)
+        if not self.target.settings:
+            self.notes.append(f"make the MindSpore optimizer with the settings of PyTorch's: {_settings(self.state)}")
         if kind.unproven:
             self.notes.append(f"the steps of mindspore's {kind.name} are not proven here: {kind.unproven}")
         if self.step is None and kind.counter is not None and kind.counter.name in self.target.scalars:
@@ -484,6 +470,49 @@ class _Job:
 # -- helpers ----------------------------------------------------------------------------------------------------------
 
 
+def positions_of(
+    mapping: ParameterMapping,
+    state: TorchState,
+    listing: Listed | None,
+    names: Sequence[str] | None,
+    trained: set[str] | None,
+    known: Mapping[str, Shape] | None = None,
+) -> tuple[dict[str, int], str]:
+    """The position of each PyTorch name in the state of an optimizer, and how they were told.
+
+    Args:
+        mapping: from PyTorch to MindSpore.
+        state: the state.
+        listing: PyTorch's parameters in order, or None: in the mapping's order.
+        names: of all positions, where they are given.
+        trained: the names whose counterparts MindSpore trains; PyTorch's are the same if they are as many.
+        known: shapes of parameters, where the listing has none.
+
+    Raises:
+        ConversionError: they cannot be told.
+    """
+    ours = [name for entry in mapping.entries for name in entry.torch]
+    names = names if names is not None else state.names
+    if listing is None:
+        several = next((e for e in mapping.entries if len(e.torch) > 1), None)
+        if several is not None and names is None:
+            raise ConversionError(
+                f"the mapping joins {', '.join(several.torch)}, so that the order of PyTorch's parameters cannot be "
+                "told from it: give the network, its state dict, or the names (network=, names=)"
+            )
+        listing = [(name, (known or {}).get(name), None) for name in ours]
+    change = prefix_change([name for name, *_ in listing], set(ours))
+    aliases = {u.name for u in mapping.unmatched_torch if u.alias_of}
+    params = trainable([(renamed(name, *change), shape, dtype) for name, shape, dtype in listing], aliases)
+    if names is not None:
+        names = [renamed(name, *prefix_change(names, set(ours))) for name in names]
+    count = sum(map(len, state.members))
+    same = [p for p in params if trained is not None and p[0] in trained]
+    shapes = {i: next(iter(state.shapes[i].values()), None) for group in state.members for i in group}
+    found, how = positions(state.members, shapes, same if names is None and len(same) == count else params, names)
+    return {name: i for i, name in found.items()}, how
+
+
 def moment_chain(entry: Entry) -> tuple[Transform, ...]:
     """What happens to a moment of an entry's parameters: what happens to the weights, if that only moves elements.
 
@@ -519,6 +548,18 @@ def _shapes_before(chain: Sequence[Transform], shapes: Sequence[Shape], entry: E
         return list(transforms.shape_after(undone, shapes))
     except TransformError as e:
         raise ConversionError(f"{entry}: only some of its parameters have a state, and {e}", [str(entry)]) from None
+
+
+def _settings(state: TorchState) -> str:
+    """The settings of PyTorch's groups that an optimizer has to be made with."""
+    said = []
+    for key in _COMPARED:
+        if key in state.groups[0]:
+            values = [_shown(group.get(key)) for group in state.groups]
+            text = values[0] if len(set(values)) == 1 else " / ".join(values)
+            if key in ("lr", "weight_decay", "momentum", "betas", "eps", "alpha") or text not in ("0", "False"):
+                said.append(f"{key} {text}")
+    return ", ".join(said)
 
 
 def _is_moot(key: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,10 @@ import numpy as np
 from automap import sources, transforms
 from automap.dtypes import Array, widen
 from automap.errors import ConversionError, TransformError
-from automap.graph import Shape
 from automap.mapping import Mapping as ParameterMapping
 from automap.optimizer_kinds import Kind, kind_called
-from automap.optimizer_names import positions, trainable
 from automap.optimizer_state import read_state
-from automap.optimizers import OptimizerReport, _edge, _theirs, moment_chain
-from automap.planning import prefix_change, renamed
+from automap.optimizers import OptimizerReport, _edge, _theirs, moment_chain, positions_of
 from automap.specs import framework_of
 
 
@@ -38,7 +36,12 @@ def to_torch(
     state = read_state(optimizer.state_dict())
     order = [i for group in state.members for i in group]
     shapes = dict(zip(order, edge.shapes_of(optimizer), strict=True))
-    where, told = _positions(mapping, state.members, shapes, parts, network, names or state.names)
+    state = replace(state, shapes={i: {"": shape} for i, shape in shapes.items()})
+    listing = None
+    if network is not None:
+        listing = [(p.name, p.shape, p.dtype) for p in sources.open_source(network, "torch").listing()]
+    trained = {n for e in mapping.entries if all(m in parts for m in e.mindspore) for n in e.torch}
+    where, told = positions_of(mapping, state, listing, names, trained)
     slots: dict[int, dict[str, Array]] = {}
     carried: Counter[str] = Counter()
     rates: dict[int, float] = {}
@@ -118,33 +121,6 @@ def _given(
     lr = [name for name in values if name.rpartition(".")[2] == "learning_rate" and values[name].ndim == 0]
     more = {"lr": lr[0]} if len(lr) == 1 else {}
     return found, {m: {**states[n], **more} for m, n in called.items()}, values
-
-
-def _positions(
-    mapping: ParameterMapping,
-    members: Sequence[Sequence[int]],
-    shapes: Mapping[int, Shape],
-    parts: Mapping[str, Any],
-    network: Any,
-    names: Sequence[str] | None,
-) -> tuple[dict[str, int], str]:
-    ours = [name for entry in mapping.entries for name in entry.torch]
-    if network is not None:
-        listed = [(p.name, p.shape, p.dtype) for p in sources.open_source(network, "torch").listing()]
-    else:
-        if names is None and any(len(e.torch) > 1 for e in mapping.entries):
-            raise ConversionError("the mapping joins parameters, so that their order is not known: give the network")
-        listed = [(name, None, None) for name in ours]
-    change = prefix_change([name for name, *_ in listed], set(ours))
-    aliases = {u.name for u in mapping.unmatched_torch if u.alias_of}
-    params = trainable([(renamed(n, *change), s, d) for n, s, d in listed], aliases)
-    trained = {n for e in mapping.entries if all(m in parts for m in e.mindspore) for n in e.torch}
-    same = [p for p in params if p[0] in trained]
-    count = sum(map(len, members))
-    if names is not None:
-        names = [renamed(name, *prefix_change(names, set(ours))) for name in names]
-    found, how = positions(members, shapes, same if names is None and len(same) == count else params, names)
-    return {name: i for i, name in found.items()}, how
 
 
 def _step(kind: Kind, values: Mapping[str, Array]) -> int | None:
