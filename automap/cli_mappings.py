@@ -78,6 +78,14 @@ def resumable(output: str) -> Iterator[None]:
 )
 @click.option("--allow-nan", is_flag=True, help="Let tensors with NaN pass.")
 @click.option("--allow-overflow", is_flag=True, help="Let values pass that are out of the range of their new type.")
+@click.option(
+    "--max-lost",
+    type=click.FloatRange(0, 1),
+    default=0.01,
+    show_default=True,
+    metavar="PART",
+    help="Which part of a tensor's values may turn to zero, or change by more than 1 %, in its new type.",
+)
 @fitting_given
 @merge_lora_given
 @click.option(
@@ -121,6 +129,7 @@ def convert(
     target: str | None,
     allow_nan: bool,
     allow_overflow: bool,
+    max_lost: float,
     resize: bool,
     resize_as: tuple[str, ...],
     pad_vocab: dict[str, float] | None,
@@ -169,6 +178,7 @@ def convert(
             target=target,
             allow_nan=allow_nan,
             allow_overflow=allow_overflow,
+            max_lost=max_lost,
             resize=[*resize_as, ""] if resize else resize_as,
             pad_vocab=pad_vocab,
             cut_vocab=cut_vocab,

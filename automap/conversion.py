@@ -21,7 +21,7 @@ from automap.executing import in_memory
 from automap.fitting import Wishes
 from automap.graph import Framework
 from automap.lora import Merge
-from automap.planning import TITLES, AnyMapping, Planner, as_mapping, open_state, prefix_change, renamed
+from automap.planning import MAX_LOST, TITLES, AnyMapping, Planner, as_mapping, open_state, prefix_change, renamed
 from automap.specs import framework_of, is_model
 from automap.streaming import Options, Progress, checked_name, parse_size, write
 
@@ -51,6 +51,7 @@ def apply(
     dtype: object = None,
     allow_nan: bool = False,
     allow_overflow: bool = False,
+    max_lost: float = MAX_LOST,
     resize: Names = False,
     pad_vocab: float | Dict[str, float] | None = None,
     cut_vocab: Names = False,
@@ -73,6 +74,8 @@ def apply(
         dtype: the dtype of every floating-point tensor made, whatever the target's.
         allow_nan: let tensors pass that hold NaN.
         allow_overflow: let finite values pass that are out of the range of their new dtype.
+        max_lost: which part of a tensor's values may turn to zero, or change by more than 1 %, because the new dtype is
+            coarse so near to zero. A tensor of which it is more is an error, by name with the numbers.
         resize: interpolate tables of positions whose length differs from the target's: True for those whose names say
             that they are some, or patterns of names, such as ``"*.wpe.weight"``, with the grid where the sizes leave
             it open: ``"pos=1+16x16:32x32"``. Without it, another length is an error.
@@ -94,7 +97,7 @@ def apply(
     """
     filled = ConversionReport() if report is None else report
     wishes = Wishes.of(resize, pad_vocab, cut_vocab)
-    planner = Planner(as_mapping(mapping), reverse, target, dtype, allow_nan, allow_overflow, wishes, filled)
+    planner = Planner(as_mapping(mapping), reverse, target, dtype, allow_nan, allow_overflow, wishes, filled, max_lost)
     if framework not in (None, "numpy", *TITLES):
         raise ConversionError(f"there is no framework {framework!r}: there are mindspore, torch and numpy")
     arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping, Merge.of(merge_lora))))
@@ -110,7 +113,7 @@ def apply(
         out = {name: parameter(array, name) for name, array in arrays.items()}
     rounded = (old for old, new in filled.casts.values() if not is_exact(old, new))
     unasked = dtype is None and any(map(is_float, rounded))
-    if report is None and (unasked or filled.overflow or filled.underflow):
+    if report is None and (unasked or filled.overflow or filled.coarse or filled.underflow):
         warnings.warn(f"apply: {filled} (give report=ConversionReport() to have this as a value)", stacklevel=2)
     return out
 
@@ -122,6 +125,7 @@ def load(
     *,
     allow_nan: bool = False,
     allow_overflow: bool = False,
+    max_lost: float = MAX_LOST,
     resize: Names = False,
     pad_vocab: float | Dict[str, float] | None = None,
     cut_vocab: Names = False,
@@ -135,6 +139,7 @@ def load(
         net: a MindSpore ``Cell``, or a PyTorch ``Module`` to go back.
         allow_nan: as for ``apply``.
         allow_overflow: as for ``apply``; a tensor is cast to the dtype it has in the network.
+        max_lost: as for ``apply``.
         resize: as for ``apply``; so are the next two.
         pad_vocab: how to fill a longer vocabulary.
         cut_vocab: what may be cut.
@@ -149,7 +154,9 @@ def load(
         raise ConversionError(f"the network is a {type(net).__name__}: give a mindspore.nn.Cell or a torch.nn.Module")
     mapping, filled = as_mapping(mapping), ConversionReport()
     wishes = Wishes.of(resize, pad_vocab, cut_vocab)
-    planner = Planner(mapping, mapping.made != framework, net, None, allow_nan, allow_overflow, wishes, filled)
+    planner = Planner(
+        mapping, mapping.made != framework, net, None, allow_nan, allow_overflow, wishes, filled, max_lost
+    )
     arrays = in_memory(planner.plan(open_state(state_dict, planner.mapping, Merge.of(merge_lora))))
     edge = _edge(framework)
     edge.load_state(net, arrays)
@@ -175,6 +182,7 @@ def convert(
     target: Any = None,
     allow_nan: bool = False,
     allow_overflow: bool = False,
+    max_lost: float = MAX_LOST,
     resize: Names = False,
     pad_vocab: float | Dict[str, float] | None = None,
     cut_vocab: Names = False,
@@ -207,6 +215,7 @@ def convert(
         target: as for ``apply``.
         allow_nan: as for ``apply``.
         allow_overflow: as for ``apply``.
+        max_lost: as for ``apply``.
         resize: as for ``apply``; so are the next two.
         pad_vocab: how to fill a longer vocabulary.
         cut_vocab: what may be cut.
@@ -237,7 +246,7 @@ def convert(
     if format not in ("safetensors", "ckpt"):
         raise ConversionError(f"there is no format {format!r} for files in a folder: there are safetensors and ckpt")
     wishes = Wishes.of(resize, pad_vocab, cut_vocab)
-    planner = Planner(as_mapping(mapping), reverse, target, dtype, allow_nan, allow_overflow, wishes)
+    planner = Planner(as_mapping(mapping), reverse, target, dtype, allow_nan, allow_overflow, wishes, max_lost=max_lost)
     options = Options(
         None if shard_size is None else parse_size(shard_size),
         f".{format}",

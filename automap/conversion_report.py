@@ -18,6 +18,8 @@ class ConversionReport:
         casts: the dtype before and after, by the name of the new parameter, where they differ.
         overflow: how many finite values the new dtype could not reach, by name.
         underflow: how many values became zero in the new dtype, by name.
+        coarse: how many values changed by more than one in a hundred, because the new dtype is coarse so near to zero;
+            those that became zero are among them.
         reshaped: new parameters that the mapping only renames, and that took the target's shape because the two differ
             in dimensions of size 1 alone.
         fitted: what else was done to new parameters so that they fit the target, by name: interpolated, filled up ...
@@ -30,6 +32,7 @@ class ConversionReport:
     casts: dict[str, tuple[str, str]] = field(default_factory=dict)
     overflow: dict[str, int] = field(default_factory=dict)
     underflow: dict[str, int] = field(default_factory=dict)
+    coarse: dict[str, int] = field(default_factory=dict)
     reshaped: list[str] = field(default_factory=list)
     fitted: dict[str, str] = field(default_factory=dict)
     merged: list[str] = field(default_factory=list)
@@ -39,7 +42,12 @@ class ConversionReport:
 
     def __str__(self) -> str:
         parts = [f"{n} cast {old} -> {new}" for (old, new), n in sorted(Counter(self.casts.values()).items())]
-        for lost, what in ((self.overflow, "out of the range of"), (self.underflow, "turned to zero in")):
+        kept = {name: n for name, n in self.coarse.items() if n > self.underflow.get(name, 0)}
+        for lost, what in (
+            (self.overflow, "out of the range of"),
+            (self.underflow, "turned to zero in"),
+            (kept, "changed by more than 1 %, or turned to zero, in"),
+        ):
             if lost:
                 names = ", ".join(f"{name} ({n})" for name, n in lost.items())
                 parts.append(f"{sum(lost.values())} value(s) {what} the new dtype: {names}")

@@ -75,14 +75,22 @@ class Loss:
         underflow: values that were not zero and became zero.
         inexact: values that a whole-number type could not hold as they were (a fraction cut off), or whole numbers
             that a float could not.
+        coarse: values that changed by more than one in a hundred, because the new type is coarse so near to zero (its
+            subnormal numbers); those of ``underflow`` are among them.
     """
 
     overflow: int = 0
     underflow: int = 0
     inexact: int = 0
+    coarse: int = 0
 
     def __add__(self, other: Loss) -> Loss:
-        return Loss(self.overflow + other.overflow, self.underflow + other.underflow, self.inexact + other.inexact)
+        return Loss(
+            self.overflow + other.overflow,
+            self.underflow + other.underflow,
+            self.inexact + other.inexact,
+            self.coarse + other.coarse,
+        )
 
 
 def dtype_name(array: Array) -> str:
@@ -248,6 +256,23 @@ def _to_bfloat16(values: Array) -> Array:
     return rounded.view(BFLOAT16).reshape(values.shape)
 
 
+#: The least number of a type that has all its digits.
+_NORMAL = {"float16": 2.0**-14, "bfloat16": 2.0**-126, "float32": 2.0**-126}
+
+#: By how much of itself a value may change in a cast and still count as rounded: no type rounds by more above _NORMAL.
+_COARSE = 0.01
+
+
+def _coarse(old: Array, wide: Array, dtype: str) -> int:
+    if old.dtype.kind != "f" or dtype not in _NORMAL:
+        return 0
+    small = (np.abs(old) < _NORMAL[dtype]) & (old != 0)
+    if not small.any():
+        return 0
+    before, after = old[small].astype(np.float64), wide[small].astype(np.float64)
+    return int(np.count_nonzero(np.abs(after - before) > _COARSE * np.abs(before)))
+
+
 def _loss(old: Array, new: Array, dtype: str) -> Loss:
     """Count what a cast lost. ``old`` and ``new`` hold the same elements; ``new`` has the type called ``dtype``."""
     wide = widen(new)
@@ -259,6 +284,7 @@ def _loss(old: Array, new: Array, dtype: str) -> Loss:
             overflow=int(np.count_nonzero(infinite & np.isfinite(old))),
             underflow=int(np.count_nonzero((old != 0) & (wide == 0))),
             inexact=int(np.count_nonzero(changed)),
+            coarse=_coarse(old, wide, dtype),
         )
     if wide.dtype.kind == "b":
         return Loss(inexact=int(np.count_nonzero((old != 0) & (old != 1))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from automap import transforms
 from automap.dtypes import Array, cast, is_same, is_zero, nans, nonzeros
@@ -23,6 +24,7 @@ class Findings:
         overflow: by the name of the tensor made, how many values its type could not reach.
         underflow: how many turned to zero.
         inexact: how many whole numbers, or fractions of them, were changed.
+        coarse: how many small values changed by more than one in a hundred, those that turned to zero among them.
     """
 
     nans: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -32,6 +34,7 @@ class Findings:
     overflow: dict[str, int] = field(default_factory=dict)
     underflow: dict[str, int] = field(default_factory=dict)
     inexact: dict[str, int] = field(default_factory=dict)
+    coarse: dict[str, int] = field(default_factory=dict)
 
     def add(self, other: Findings) -> None:
         """Add what was found elsewhere, about other tensors."""
@@ -63,6 +66,12 @@ class Findings:
                     report.underflow[output.key] = n
                 if n := self.inexact.get(output.name):
                     faults.add("not exact in the new dtype", f"{output.name} ({n} in {output.dtype})")
+                if n := self.coarse.get(output.name):
+                    report.coarse[output.key] = n
+                    if n > plan.max_lost * (size := prod(output.shape)):
+                        zeros = self.underflow.get(output.name, 0)
+                        said = f"{output.name} ({n} of {size} in {output.dtype}, {zeros} of them turn to zero)"
+                        faults.add("too small for the new dtype", said)
 
     def is_fatal(self, allow_overflow: bool) -> bool:
         """Whether there is something that forbids the conversion."""
@@ -106,6 +115,7 @@ def finish(output: Output, array: Array, findings: Findings) -> Array:
     _count(findings.overflow, output.name, loss.overflow)
     _count(findings.underflow, output.name, loss.underflow)
     _count(findings.inexact, output.name, loss.inexact)
+    _count(findings.coarse, output.name, loss.coarse)
     return made
 
 

@@ -49,8 +49,13 @@ _FAULTS = {
     "not in the target": "is it the model that the mapping was made for?",
     "of a dtype that does not fit": "give another dtype",
     "out of the range of the new dtype": "take a wider one, such as bfloat16; allow_overflow=True lets them pass",
+    "too small for the new dtype": "take a wider one, such as bfloat16; max_lost=PART (--max-lost) lets a greater part "
+    "of a tensor's values pass that turn to zero or change by more than 1 %",
     "not exact in the new dtype": "keep the dtype of whole numbers",
 }
+
+#: Which part of a tensor's values may turn to zero, or change by more than one in a hundred, unless another is allowed.
+MAX_LOST = 0.01
 
 #: Transforms that leave the bytes of an array as they are.
 _SAME_BYTES = ("reshape", "flatten", "unflatten")
@@ -153,6 +158,7 @@ class Plan:
         leftovers: what has to be looked at before anything may be left out.
         allow_nan: let tensors pass that hold NaN.
         allow_overflow: let finite values pass that are out of the range of their new type.
+        max_lost: which part of a tensor's values may turn to zero, or change by more than one in a hundred, in a cast.
         report: what was changed; those who carry it out add what only the values tell.
         faults: what stands in the way.
         read: every tensor that an entry asks for and that is there, also of entries that cannot be carried out.
@@ -164,6 +170,7 @@ class Plan:
     leftovers: tuple[Leftover, ...]
     allow_nan: bool
     allow_overflow: bool
+    max_lost: float
     report: ConversionReport
     faults: Faults
     read: dict[str, Stored]
@@ -184,8 +191,11 @@ class Planner:
     allow_overflow: bool = False
     wishes: Wishes = field(default_factory=Wishes)
     report: ConversionReport = field(default_factory=ConversionReport)
+    max_lost: float = MAX_LOST
 
     def __post_init__(self) -> None:
+        if not 0 <= self.max_lost <= 1:
+            raise ConversionError(f"max_lost is a part of a tensor's values, from 0 to 1, not {self.max_lost}")
         self._fitter = Fitter(self.wishes)
         self._dtype = None if self.dtype is None else _dtype(self.dtype)
         made: Framework = self.mapping.given if self.reverse else self.mapping.made
@@ -232,6 +242,7 @@ class Planner:
             tuple(leftovers),
             self.allow_nan,
             self.allow_overflow,
+            self.max_lost,
             self.report,
             faults,
             {name: tensor for name, tensor in found.items() if tensor is not None},

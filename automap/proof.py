@@ -372,7 +372,14 @@ class Prover:
         state = {name: testimony.value(name) for e in mapping.entries for name in e.torch}
         report = conversion.ConversionReport()  # so that a cast is no warning: the outputs show what it loses
         made: dict[str, Array] = conversion.apply(
-            mapping, state, framework="numpy", target=self.target, report=report, allow_nan=True, allow_overflow=True
+            mapping,
+            state,
+            framework="numpy",
+            target=self.target,
+            report=report,
+            allow_nan=True,
+            allow_overflow=True,
+            max_lost=1.0,
         )
         return made
 

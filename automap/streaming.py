@@ -228,7 +228,9 @@ def _shards(plan: Plan, folder: bool, options: Options) -> list[tuple[Task, ...]
 
 def _fingerprint(plan: Plan, jobs: Sequence[Job], checkpoint: str) -> str:
     """What is made, of what, in which way: equal for runs that write the same bytes."""
-    digest = hashlib.sha256(f"{automap.__version__} {plan.framework} {plan.allow_nan} {plan.allow_overflow}".encode())
+    digest = hashlib.sha256(
+        f"{automap.__version__} {plan.framework} {plan.allow_nan} {plan.allow_overflow} {plan.max_lost}".encode()
+    )
     files: dict[str, None] = {}
     if places.exists(checkpoint):
         files[checkpoint] = None

@@ -388,7 +388,7 @@ class Run:
         kept = {name: array for name, array in state.items() if name not in homeless}
         report = conversion.ConversionReport()  # so that a cast is no warning: the outputs show what it loses
         made: dict[str, Array] = conversion.apply(
-            self.mapping, kept, framework="numpy", target=self.target, report=report
+            self.mapping, kept, framework="numpy", target=self.target, report=report, max_lost=1.0
         )
         return made
 

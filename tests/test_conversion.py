@@ -465,15 +465,20 @@ def test_dtype_is_for_floats_only() -> None:
     assert [str(a.dtype) for a in out.values()] == ["int64", "float16", "bool"]
 
 
-def test_overflow_is_an_error_and_underflow_is_reported() -> None:
+def test_overflow_and_too_much_underflow_are_errors() -> None:
     tensors = norm() | {"bn.weight": np.array([1e6, -1e5, 1e-12], np.float32), "bn.bias": array(3)}
     message = offence(lambda: to_numpy(NORM, tensors, dtype="float16"))
     assert message == (
         "the state dict cannot be converted: 1 out of the range of the new dtype: bn.gamma (2 in float16) "
-        "(take a wider one, such as bfloat16; allow_overflow=True lets them pass)"
+        "(take a wider one, such as bfloat16; allow_overflow=True lets them pass); "
+        "1 too small for the new dtype: bn.gamma (1 of 3 in float16, 1 of them turn to zero) "
+        "(take a wider one, such as bfloat16; max_lost=PART (--max-lost) lets a greater part of a tensor's values pass "
+        "that turn to zero or change by more than 1 %)"
     )
+    message = offence(lambda: to_numpy(NORM, tensors, dtype="float16", allow_overflow=True))
+    assert "1 too small for the new dtype: bn.gamma (1 of 3 in float16, 1 of them turn to zero) (take a" in message
     report = ConversionReport()
-    out = to_numpy(NORM, tensors, dtype="float16", allow_overflow=True, report=report)
+    out = to_numpy(NORM, tensors, dtype="float16", allow_overflow=True, max_lost=0.5, report=report)
     assert out["bn.gamma"].tolist() == [np.inf, -np.inf, 0]
     assert report.overflow == {"bn.gamma": 2}
     assert report.underflow == {"bn.gamma": 1}
@@ -482,6 +487,27 @@ def test_overflow_is_an_error_and_underflow_is_reported() -> None:
         "1 value(s) turned to zero in the new dtype: bn.gamma (1); 1 left out"
     )
     assert to_numpy(NORM, tensors, dtype="bfloat16")["bn.gamma"][0] > 9e5
+
+
+def test_values_that_the_new_dtype_is_too_coarse_for_are_counted(tmp_path: Path) -> None:
+    weights = np.full(1000, 0.1, np.float32)
+    weights[:6], weights[6:10] = 1e-9, 1.7e-7  # to zero, and to a multiple of 6e-8
+    report = ConversionReport()
+    to_numpy({"w": "x"}, {"w": weights}, dtype="float16", report=report)  # ten of a thousand is not more than allowed
+    assert (report.underflow, report.coarse) == ({"x": 6}, {"x": 10})
+    assert "10 value(s) changed by more than 1 %, or turned to zero, in the new dtype: x (10)" in str(report)
+    weights[10] = 1e-9
+    message = offence(lambda: to_numpy({"w": "x"}, {"w": weights}, dtype="float16"))
+    assert "1 too small for the new dtype: x (11 of 1000 in float16, 7 of them turn to zero)" in message
+    assert offence(lambda: to_numpy({"w": "x"}, {"w": weights}, dtype="bfloat16", max_lost=2.0)).startswith("max_lost")
+    assert to_numpy({"w": "x"}, {"w": weights}, dtype="bfloat16")["x"][0] > 9.9e-10
+    # A file is not written either, though this is only known once the values have been seen.
+    given = write_safetensors(tmp_path / "a.safetensors", {"w": weights})
+    with pytest.raises(ConversionError, match="too small for the new dtype: x"):
+        convert({"w": "x"}, given, tmp_path / "b.safetensors", dtype="float16")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.safetensors"]
+    done = convert({"w": "x"}, given, tmp_path / "b.safetensors", dtype="float16", max_lost=0.02)
+    assert done.conversion.coarse == {"x": 11}
 
 
 def test_what_is_inf_already_does_not_overflow() -> None:
@@ -534,7 +560,7 @@ def test_a_loss_that_nobody_asked_for_is_not_silent() -> None:
         to_numpy(NORM, norm(), target=half)
     tiny = norm() | {"bn.weight": np.full(3, 1e-12, np.float32)}
     with pytest.warns(UserWarning, match="3 value\\(s\\) turned to zero"):
-        to_numpy(NORM, tiny, dtype="float16")
+        to_numpy(NORM, tiny, dtype="float16", max_lost=1.0)
     huge = norm() | {"bn.weight": np.full(3, 1e12, np.float32)}
     with pytest.warns(UserWarning, match="3 value\\(s\\) out of the range"):
         to_numpy(NORM, huge, dtype="float16", allow_overflow=True)
