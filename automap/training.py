@@ -188,7 +188,7 @@ class Training:
         compared: how many weights and running statistics were compared after each.
         differences: what differs first, all of one step and kind, the worst first; none if they agree.
         causes: why.
-        greatest: the greatest difference of the losses, relative.
+        greatest: the greatest difference of the losses of these steps, relative.
         notes: what else there is to know, a sentence each.
         mapping_is_wrong: whether every difference is one parameter's gradient at the place of another.
         nothing: why agreement would mean nothing, or ``""``.
@@ -268,10 +268,38 @@ class Course:
     disturbed: Callable[[int], AbstractContextManager[None]]
     seed: int = 0
 
+    def from_mindspore(self, step: int) -> Record:
+        """PyTorch's step (from 0) from the weights and statistics that MindSpore has before it."""
+        with self.mindspore.runner.holding(self.made), self.mindspore.session(0) as session:
+            for k in range(step):
+                session.step(self.batches.inputs(k), self.batches.targets(k)[1])
+            start: dict[str, Array] = {}
+            for links in (self.links, self.statistics):
+                values = {n: widen(self.mindspore.runner.value(n)).copy() for n in links.mindspore}
+                for link in links.links:
+                    start |= link.to_torch(values)
+        return self.run("torch", 1, start=start, offset=step)
+
     def run(
-        self, side: Literal["torch", "mindspore"], steps: int, *, seed: int = 0, noise: int | None = None
+        self,
+        side: Literal["torch", "mindspore"],
+        steps: int,
+        *,
+        seed: int = 0,
+        noise: int | None = None,
+        start: Mapping[str, Array] | None = None,
+        offset: int = 0,
     ) -> Record:
-        """Take the steps on one side; with ``noise`` as another machine might have taken them."""
+        """Take the steps on one side.
+
+        Args:
+            side: which network.
+            steps: how many.
+            seed: of what is random in the network.
+            noise: as another machine might have taken them, by this seed.
+            start: other values than the course's own to start from.
+            offset: the number of the first batch.
+        """
         trainer: Trainer = getattr(self, side)
         ours = side == "torch"
         record = Record()
@@ -290,11 +318,12 @@ class Course:
         state = self.state if ours else self.made
         with trainer.runner.holding(state), _maybe(self.disturbed, noise), trainer.session(seed) as session:
             record.optimized, record.rules = session.optimized, session.rules
+            trainer.runner.put(start or {})
             see()
-            for step in range(steps):
+            for step in range(offset, offset + steps):
                 loss, outputs = session.step(self.batches.inputs(step), self.batches.targets(step)[0 if ours else 1])
                 record.losses.append(loss)
-                if step == 0:
+                if step == offset:
                     record.outputs = outputs
                 found = session.gradients()
                 # Weights that the optimizer does not have, or that the loss does not depend on, have none.
@@ -407,13 +436,15 @@ def examine(course: Course, wish: Wish, dtypes: Collection[str], rtol: float | N
         for k in range(MORE):
             noise.add(course.run("torch", first[0].step, noise=course.seed + 100 + k))
         first = next(differences(ours, theirs, noise, dtypes, rtol), [])
+    cut = first[0].step - 1 if first and not random and causes.amplified(course, ours, theirs, first, dtypes) else None
+    first = [] if cut is not None else first
     allowed = losses_allowed(ours, noise, dtypes, rtol)
     telling = next((k for k, (x, a) in enumerate(zip(ours.losses, allowed, strict=True)) if a > NOISY * abs(x)), None)
-    telling = len(allowed) if telling is None else telling
+    telling = min(len(allowed) if telling is None else telling, len(allowed) if cut is None else cut)
     made = Training(
         wish.steps, course.batches.words, wish.words, tuple(ours.losses), tuple(theirs.losses), tuple(allowed), telling,
         len(ours.weights[0]) + len(ours.statistics[0]), () if random else tuple(first), tuple(found),
-        _greatest(ours, theirs), tuple(notes), nothing=random or _nothing(ours, telling),
+        _greatest(ours, theirs, telling), tuple(notes), nothing=random or _nothing(ours, telling),
     )  # fmt: skip
     if first and not random:
         explained = causes.explain(course, ours, theirs, first)
@@ -424,8 +455,8 @@ def examine(course: Course, wish: Wish, dtypes: Collection[str], rtol: float | N
     return made
 
 
-def _greatest(ours: Record, theirs: Record) -> float:
-    pairs = zip(ours.losses, theirs.losses, strict=True)
+def _greatest(ours: Record, theirs: Record, telling: int) -> float:
+    pairs = zip(ours.losses[: telling or None], theirs.losses[: telling or None], strict=True)
     found = [abs(a - b) / abs(a) if a else abs(b) for a, b in pairs]
     return math.inf if any(map(math.isnan, found)) else max(found, default=0.0)
 

@@ -7,7 +7,7 @@ rule does not, for every element of the sample; the numbers that it was tried on
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
@@ -56,6 +56,37 @@ def explain(course: Course, ours: Record, theirs: Record, first: Sequence[Differ
         _of_weights(course, ours, theirs, first, out)
     _of_statistics(course, ours, theirs, out)
     return out
+
+
+def amplified(
+    course: Course, ours: Record, theirs: Record, first: Sequence[Difference], dtypes: Collection[str]
+) -> bool:
+    """Whether a difference is nothing but rounding that a training has made large, by experiment.
+
+    Where an activation has a kink, a value that rounding puts on the other side changes a gradient at once, and the
+    runs that measure the noise miss a seldom one. PyTorch takes MindSpore's weights and statistics as they are before
+    the step: if it gives MindSpore's loss and gradients there, both compute the same. Weights are held against what
+    PyTorch's own rule makes of MindSpore's gradients.
+    """
+    step, kind = first[0].step - 1, first[0].kind
+    share = ROOM * max(TOLERANCE.get(d, 0.0) for d in dtypes)
+    keys = list(ours.weights[0])
+    if kind == "weight":
+        keys = [d.key for d in first]
+        if any(k[0][0] not in ours.rules or not theirs.optimized.issuperset(k[1]) for k in keys):
+            return False
+        seen = (_seen(theirs, [k], step + 1) for k in keys)
+        return all(off(ours.rules[k[0][0]], s) <= _GOOD for k, s in zip(keys, seen, strict=True))
+    if step == 0 or kind == "statistic":
+        return False
+    again = course.from_mindspore(step)
+    loss = theirs.losses[step]
+    greatest = max(map(comparison.scale_of, again.gradients[0].values()), default=0.0)
+    for key in keys:
+        a, b = again.gradients[0][key], theirs.gradients[step][key]
+        if not comparison.scale_of(a - b) <= 10 * share * max(comparison.scale_of(a), 1e-2 * greatest):
+            return False
+    return abs(again.losses[0] - loss) <= share * abs(loss)
 
 
 # -- randomness --------------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 
 from automap.descent import Rule, rule_of
 from automap.errors import InputError
+from automap.training import Noise, Record, differences
 from automap.training_batches import Wish
-from automap.training_causes import Seen, alternative
+from automap.training_causes import Seen, alternative, amplified
 
 # -- the rule of an optimizer, and what differs from it ----------------------------------------------------------------
 
@@ -66,6 +68,23 @@ def test_nothing_is_claimed_of_an_equal_rule_or_of_one_that_is_not_pytorch_s():
     strange = seen(ADAM, seed=1)
     strange.weights[2] = np.random.default_rng(3).standard_normal(50).astype(np.float32)
     assert alternative(ADAM, seen(ADAM), strange) is None
+
+
+def test_rounding_that_a_kink_makes_large_is_no_difference():
+    key = (("w",), ("v",))
+    ours = Record([1.0, 0.9], [{key: np.ones(3)}] * 3, [{key: np.ones(3)}, {key: np.full(3, 1.0)}], [{}] * 3)
+    theirs = Record([1.0, 0.9], [{key: np.ones(3)}] * 3, [{key: np.ones(3)}, {key: np.full(3, 1.2)}], [{}] * 3)
+    (found,) = differences(ours, theirs, Noise(ours), ["float32"])
+    assert (found[0].step, found[0].kind, found[0].name) == (2, "gradient", "w -> v")
+
+    def course(gradient: float, loss: float = 0.9) -> Any:
+        again = Record([loss], [{}], [{key: np.full(3, gradient)}], [{}])
+        return SimpleNamespace(from_mindspore=lambda step: {1: again}[step])
+
+    # From MindSpore's weights, PyTorch gives what MindSpore gives, or it does not.
+    assert amplified(course(1.2), ours, theirs, found, ["float32"])
+    assert not amplified(course(1.1), ours, theirs, found, ["float32"])
+    assert not amplified(course(1.2, 0.8), ours, theirs, found, ["float32"])
 
 
 @pytest.mark.parametrize(
