@@ -12,7 +12,7 @@ help:
 	@echo "make test    the test suite"
 	@echo "make ci      what CI runs: lint, types, tests, the fixtures' locks"
 	@echo "make relock  infer and validate the fixtures anew, and accept the result"
-	@echo "make scale   time and memory from 1,000 to 10,000 parameters"
+	@echo "make scale   time and memory from 1,000 to 100,000 parameters"
 	@echo "make faults  faults planted in correct ports, and how many of them automap names"
 	@echo "make cost    time and memory of inference with proof, on networks of 50 million parameters"
 	@echo "make transforms  time and memory of applying transforms to tensors of 64 MB"

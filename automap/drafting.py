@@ -12,7 +12,7 @@ from automap.checkpoints import why_apart, without_state
 from automap.compounds import Compound, Joined
 from automap.folding import folded
 from automap.graph import Param
-from automap.layers import Layer, bare_names, common_module, core, layers_of, modules_above
+from automap.layers import Layer, bare_names, common_module, core, modules_above
 from automap.leftovers import Free, adding_up, joined, other_forms
 from automap.lora import is_part
 from automap.mapping import Entry, Evidence, RunnerUp, Unmatched
@@ -412,6 +412,9 @@ class Draft:
         The place is that of the module whose other parameters are matched there, or the one with the same words; or
         there is one such place, and one such parameter.
         """
+        aliased = [pair for pair in self.entries.values() if pair.m.aliases]
+        if not aliased:
+            return {}
         modules = {(pair.t.module, pair.m.path or pair.m.name) for pair in self.entries.values()}
         same = {(t, m.rpartition(".")[0]) for t, m in modules}
         free = [p for p in self.torch if p.name not in self.entries and p.name not in self.within and not p.aliases]
@@ -419,7 +422,7 @@ class Draft:
         theirs = [a for p in self.mindspore for a in (p.path or p.name, *p.aliases)]
         port = bare_names(theirs) if theirs else {}
         out: dict[str, str] = {}
-        for pair in self.entries.values():
+        for pair in aliased:
             like = [p for p in free if p.shape == pair.t.shape and p.shape and len(p.shape) > 1]
             for alias in pair.m.aliases:
                 module = alias.rpartition(".")[0]
@@ -435,10 +438,10 @@ class Draft:
 
         MindSpore has them for every norm, and they do nothing unless they are trained.
         """
-        plain = {x.path for x in layers_of(self.torch.parameters, "torch") if x.statistics and "weight" not in x.slots}
+        plain = {x.path for x in self.sides[0].layers if x.statistics and "weight" not in x.slots}
         to = {pair.m.name: split_leaf(pair.t.name)[0] for pair in self.entries.values()}
         out = set()
-        for x in layers_of([p for p in self.mindspore if p.name not in self.states], "mindspore"):
+        for x in self.sides[1].layers:
             if x.statistics and any(to.get(p.name) in plain for p in x.slots.values()):
                 out |= {x.slots[s].name for s in ("weight", "bias") if s in x.slots}
         return out
