@@ -282,8 +282,9 @@ class _Side:
 
     def rename(self, weights: Sequence[Computed]) -> None:
         """Give the parts of such weights the same names, whatever each framework and its version calls them."""
-        pairs = ((p, q) for w in weights for p, q in zip(w.parts, w.named_apart(), strict=True))
-        self._stand([Compound(q, (p,), (), "told") for p, q in pairs if q.name not in self.listing.by_name])
+        every = ((w, p, q) for w in weights for p, q in zip(w.parts, w.named_apart(), strict=True))
+        made = (Compound(q, (p,), (), "told", doubt=w.doubt) for w, p, q in every)
+        self._stand([c for c in made if c.param.name not in self.listing.by_name])
 
     def _stand(self, made: Sequence[Compound]) -> None:
         if not made:

@@ -100,8 +100,7 @@ def _places(left: Sequence[Layer]) -> Iterator[_Place]:
         while end < len(left) and _is_norm(left[end]):
             end += 1
         norms, before = left[at:end], run[-(end - at) :]
-        if len(before) == len(norms):
-            yield from (_Place(n, x, len(norms) > 1) for n, x in zip(norms, before, strict=True))
+        yield from (_Place(n, x, len(norms) > 1) for n, x in zip(norms, before, strict=False))
         run, at = [], end
 
 

@@ -296,6 +296,12 @@ def _by_kind(
             whole = max(sum(min(spare[s], n) for s, n in Counter(row).items()) / len(row) for row in shapes)
             each = [max(min(1.0, spare[row[k]] / parts[row[k]]) for row in shapes) for k in range(len(group))]
             kept = each if 0 < whole < 1 else [whole] * len(group)
+            # Where only some could be kept, those are whose parts the port has by name; else what most are.
+            named = {(w.kind, core(w.main.shape)) for w in others}
+            kept = [
+                share if share in (0, whole) or (kind, core(w.main.shape)) in named else min(max(whole, 0.01), 0.99)
+                for w, share in zip(group, kept, strict=True)
+            ]
         for w, share in zip(group, kept, strict=True):
             doubt = "" if share in (0, 1) else "the port may keep some of these weights as their parts, too"
             (apart if share > 0.5 else one).append(replace(w, doubt=w.doubt or doubt))

@@ -417,3 +417,26 @@ def test_statistics_are_never_left_out_in_silence() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, affine=False), nn.Linear(4, 2))
     mapping = match(listing_of(model), listing("mindspore", "0.weight 4x3; 0.bias 4; 2.weight 2x4; 2.bias 2"))
     assert {u.name for u in mapping.unmatched_torch if u.review} == {"1.running_mean", "1.running_var"}
+
+
+def test_a_parameter_of_the_ports_own_is_no_length() -> None:
+    """It has the shape of one weight's lengths; the port keeps none of the others."""
+    torch_text = "; ".join(f"l.{i}.weight_g {i + 3}x1; l.{i}.weight_v {i + 3}x9" for i in range(4))
+    port = "mean 1x3; " + "; ".join(f"l.{i}.weight {i + 3}x9" for i in range(4))
+    mapping = mapped(torch_text, port)
+    assert all(len(e.torch) == 2 for e in mapping.entries)
+    assert [e.mindspore for e in mapping.reviewed] == [("l.0.weight",)]
+    assert [u.name for u in mapping.unmatched_mindspore] == ["mean"]
+
+
+def test_a_norm_beside_the_one_that_is_folded() -> None:
+    """Two norms in a row, of which the first follows the convolution; the other has nothing to be folded into."""
+    mapping = mapped(
+        "conv.weight 4x3x3x3; {bn}; {other}; head.weight 5x4".format(
+            bn=NORM.format("bn", 4), other=NORM.format("other", 4)
+        ),
+        "conv.weight 4x3x3x3; conv.bias 4; head.weight 5x4",
+    )
+    assert entry(mapping, "conv.weight").torch[1] == "bn.weight"
+    assert entry(mapping, "conv.weight").review
+    assert {u.name.partition(".")[0] for u in mapping.unmatched_torch if u.review} == {"other"}
