@@ -415,12 +415,15 @@ class Draft:
         aliased = [pair for pair in self.entries.values() if pair.m.aliases]
         if not aliased:
             return {}
+        tied = [pair for pair in self.entries.values() if pair.m.aliases and not self._is_compound(pair)]
+        if not tied:
+            return {}
         modules = {(pair.t.module, pair.m.path or pair.m.name) for pair in self.entries.values()}
         same = {(t, m.rpartition(".")[0]) for t, m in modules}
         free = [p for p in self.torch if p.name not in self.entries and p.name not in self.within and not p.aliases]
         words = bare_names([p.name for p in self.torch])
         theirs = [a for p in self.mindspore for a in (p.path or p.name, *p.aliases)]
-        port = bare_names(theirs) if theirs else {}
+        port = bare_names(theirs)
         out: dict[str, str] = {}
         for pair in aliased:
             like = [p for p in free if p.shape == pair.t.shape and p.shape and len(p.shape) > 1]
@@ -429,7 +432,7 @@ class Draft:
                 found = [p for p in like if (p.module, module) in same or words[p.name] == port[alias]]
                 if not found and len(like) == len(pair.m.aliases) == 1:
                     found = like
-                if len(found) == 1 and not self._is_compound(pair):
+                if len(found) == 1:
                     out.setdefault(found[0].name, pair.t.name)
         return out
 
