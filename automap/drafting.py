@@ -412,9 +412,6 @@ class Draft:
         The place is that of the module whose other parameters are matched there, or the one with the same words; or
         there is one such place, and one such parameter.
         """
-        aliased = [pair for pair in self.entries.values() if pair.m.aliases]
-        if not aliased:
-            return {}
         tied = [pair for pair in self.entries.values() if pair.m.aliases and not self._is_compound(pair)]
         if not tied:
             return {}
@@ -425,7 +422,7 @@ class Draft:
         theirs = [a for p in self.mindspore for a in (p.path or p.name, *p.aliases)]
         port = bare_names(theirs)
         out: dict[str, str] = {}
-        for pair in aliased:
+        for pair in tied:
             like = [p for p in free if p.shape == pair.t.shape and p.shape and len(p.shape) > 1]
             for alias in pair.m.aliases:
                 module = alias.rpartition(".")[0]
