@@ -38,6 +38,10 @@ from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Modu
 _LACKS_BACKWARD = (re.compile(r"primitive (\w+)'s bprop not defined"),)
 
 
+#: Element types by the names that a cell has for what it casts to.
+_MIXED = {"BF16": "bfloat16", "FP16": "float16"}
+
+
 class Runner:
     """Runs one MindSpore network; see :class:`automap.running.Runner`."""
 
@@ -51,7 +55,11 @@ class Runner:
         self._parameters = {p.name: p for _, p in model.parameters_and_names()}
         floats = {str(p.dtype).lower() for p in self._parameters.values() if "float" in str(p.dtype).lower()}
         self._float = getattr(ms, next(iter(floats))) if len(floats) == 1 else None
-        self.dtype = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in floats), "float32")
+        # What cells are cast to (to_float, amp) is as coarse as parameters of that type are.
+        types = (getattr(cell, "mixed_precision_type", None) for _, cell in model.cells_and_names())
+        cast_to = {_MIXED[name] for t in types if (name := getattr(t, "name", "")) in _MIXED}
+        coarse = floats | cast_to
+        self.dtype = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in coarse), "float32")
         self._held = 0
         cast = any(getattr(cell, "mixed_precision_type", None) is not None for _, cell in model.cells_and_names())
         self._stand_ins = StandIns(every=cast or bool(floats & {"bfloat16", "float16"}))

@@ -227,7 +227,9 @@ class Training:
         if self.nothing:
             return f"{how} prove nothing: {self.nothing}"
         less = f"; rounding leaves nothing to tell after step {self.telling}" if self.telling < self.steps else ""
-        return f"{how} agree: losses off by at most {self.greatest:.2g} of their value{less}"
+        parts = (a / abs(x) for a, x in zip(self.allowed[: self.telling], self.torch, strict=False) if x)
+        allowed = f", allowed {max(parts, default=0.0):.2g}"
+        return f"{how} agree: losses off by at most {self.greatest:.2g} of their value{allowed}{less}"
 
     def lines(self) -> list[str]:
         """What the verdict does not say yet."""
@@ -439,7 +441,9 @@ def examine(course: Course, wish: Wish, dtypes: Collection[str], rtol: float | N
     cut = first[0].step - 1 if first and not random and causes.amplified(course, ours, theirs, first, dtypes) else None
     first = [] if cut is not None else first
     allowed = losses_allowed(ours, noise, dtypes, rtol)
-    telling = next((k for k, (x, a) in enumerate(zip(ours.losses, allowed, strict=True)) if a > NOISY * abs(x)), None)
+    # What an element type allows in itself is no noise.
+    bound = max(NOISY, 1.01 * ROOM * max(TOLERANCE.get(d, 0.0) for d in dtypes), rtol or 0.0)
+    telling = next((k for k, (x, a) in enumerate(zip(ours.losses, allowed, strict=True)) if a > bound * abs(x)), None)
     telling = min(len(allowed) if telling is None else telling, len(allowed) if cut is None else cut)
     made = Training(
         wish.steps, course.batches.words, wish.words, tuple(ours.losses), tuple(theirs.losses), tuple(allowed), telling,

@@ -332,6 +332,28 @@ def test_batches_and_a_target_of_the_user_s_own(tmp_path: Any):
 
 
 @frameworks
+def test_mixed_precision_has_the_tolerance_of_the_type_that_is_computed_in():
+    import torch
+    from mindspore import bfloat16, nn
+
+    import automap
+
+    class Autocast(torch.nn.Sequential):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                return super().forward(x)
+
+    ours = Autocast(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    theirs = nn.SequentialCell([nn.Dense(6, 8), nn.ReLU(), nn.Dense(8, 4)]).to_float(bfloat16)
+    names = [f"{i}.{leaf}" for i in (0, 2) for leaf in ("weight", "bias")]
+    result = automap.validate(dict(zip(names, names, strict=True)), ours, theirs, inputs=["float32[8,6]"], steps=3)
+    assert result.passed, str(result)
+    # float32 alone would allow 1e-5.
+    assert 1e-4 < result.greatest < 1.6e-2
+    assert max(result.training.allowed) > 1e-2 * result.training.torch[0]
+
+
+@frameworks
 def test_no_training_is_compared_where_the_outputs_differ():
     from mindspore import nn
 
