@@ -12,6 +12,7 @@ import click
 from automap.cli_options import (
     STATUS,
     counting,
+    device_given,
     factory_arguments,
     file_to_write,
     fitting_given,
@@ -245,6 +246,7 @@ def convert(
 )
 @training_given
 @factory_arguments
+@device_given
 @verbose
 def validate(
     mapping: str,
@@ -370,6 +372,7 @@ def diff(a: str, b: str) -> int:
 @click.option(
     "--junit", metavar="F.xml", callback=file_to_write(".xml", dash=False), help="Write the result as JUnit's XML."
 )
+@device_given
 @verbose
 def check(lock: str, update: bool, junit: str | None) -> int:
     """Check a lock file: tell what drifted.

@@ -12,6 +12,7 @@ import click
 
 from automap.cli_options import (
     STATUS,
+    device_given,
     factory_arguments,
     file_to_write,
     given_inputs,
@@ -171,6 +172,7 @@ def trace(
     callback=file_to_write(dash=False),
     help="Run both networks too, and write a lock for automap check.",
 )
+@device_given
 @verbose
 def infer(
     torch: str,

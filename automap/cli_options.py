@@ -83,6 +83,13 @@ def lines_of_file(path: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
 
+def _use_device(_: click.Context, __: click.Parameter, name: str | None) -> None:
+    if name is not None:
+        from automap.mindspore_device import use
+
+        use(name)
+
+
 def options(*options: Callable[[Any], Any]) -> Callable[[_F], _F]:
     """Several options as one decorator, in the order of the help."""
 
@@ -198,6 +205,14 @@ training_given = options(
         help="What to train on: arrays whose first axis counts batches; one called target goes to the loss.",
     ),
     click.option("--target", metavar="SPEC", help="What the loss gets beside the outputs, such as 'int64[8]<10'."),
+)
+
+device_given = click.option(
+    "--device",
+    type=click.Choice(["CPU", "GPU", "Ascend"], case_sensitive=False),
+    expose_value=False,
+    callback=_use_device,
+    help="What MindSpore runs on; without it, what it takes by itself.",
 )
 
 seed_given = click.option("--seed", default=0, show_default=True, help="Of the weights and inputs drawn.")
