@@ -17,6 +17,7 @@ help:
 	@echo "make cost    time and memory of inference with proof, on networks of 50 million parameters"
 	@echo "make transforms  time and memory of applying transforms to tensors of 64 MB"
 	@echo "make convert conversion of 8 GB beside cp, and conversions that are killed (benchmarks/convert.py, kills.py)"
+	@echo "make training  images per second of MindSpore's low-level and high-level training API"
 	@echo "make live PAIRS=FOLDER    inference with proof on pairs of live networks (benchmarks/live.py says the format)"
 	@echo "make peers PAIRS=FOLDER   automap beside its peers on pairs of listings (benchmarks/peers.py says the format)"
 
@@ -66,6 +67,9 @@ transforms: .venv/dev.installed
 convert: .venv/dev.installed
 	$(BIN)/python benchmarks/convert.py
 	$(BIN)/python benchmarks/kills.py
+
+training: .venv/dev.installed
+	$(BIN)/python benchmarks/training.py
 
 # The pairs come from packages of their own: LIVE_PYTHON is one that has them, beside both frameworks and automap.
 LIVE_PYTHON ?= $(BIN)/python

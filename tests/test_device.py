@@ -30,10 +30,12 @@ def test_a_device_that_is_there_is_set() -> None:
 
     assert "CPU" in mindspore_device.present()
     mindspore_device.use(ms.get_context("device_target"))
-    with pytest.raises(SourceError, match="there is .*CPU"):
+    with pytest.raises(SourceError, match=r"there is .*CPU"):
         mindspore_device.use("NPU")
 
 
 def test_another_word_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["check", "a.lock", "--device", "TPU"]) == 2
-    assert "'TPU' is not one of 'CPU', 'GPU', 'Ascend'" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "TPU" in said
+    assert "Ascend" in said
