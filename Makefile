@@ -5,7 +5,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-build-isolation
 LOCKS := $(patsubst %/truth.csv,%/automap.lock,$(wildcard fixtures/*/truth.csv))
 
-.PHONY: help demo test lint types locks ci relock peers scale faults cost convert live transforms clean
+.PHONY: help demo test lint types locks ci relock peers scale faults cost convert training live transforms clean
 
 help:
 	@echo "make demo    infer, convert, load and prove the mapping of fixtures/efficientnet"
