@@ -6,7 +6,7 @@ import contextlib
 import json
 import math
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ from automap.mapping import Entry, Mapping, Side
 from automap.parity import Wanted
 from automap.relabeling import Link, Links
 from automap.running import Loss
-from automap.transforms import OPERATIONS, Each, Transform
+from automap.transforms import Transform
 from automap.validation import Validation, validate
 
 # -- the mapping as a change of places ---------------------------------------------------------------------------------
@@ -100,30 +100,15 @@ def test_a_tied_weight_that_the_port_parts_is_summed():
 
 
 def test_what_does_more_than_change_places_is_left_out_with_the_reason():
-    class Doubled(Each):
-        name = "doubled"
-        required: ClassVar[dict[str, str]] = {}
-
-        def shape(self, args: Any, shape: Any) -> Any:
-            return shape
-
-        def one(self, args: Any, array: Any) -> Any:
-            return array * 2
-
-        def inverse(self, args: Any, shapes: Any) -> Transform:
-            return Transform("doubled")
-
-    try:
-        found = links(
-            [Entry(("a",), ("x",), (Transform("doubled"),)), Entry(("b",), ("y",)), Entry(("n",), ("z",))],
-            [weight("a", 3), weight("b", 3), weight("n", 3, kind="buffer")],
-            [weight("x", 3), weight("y", 3), weight("z", 3)],
-            frozen=("b",),
-        )
-    finally:
-        del OPERATIONS["doubled"]
+    doubled = Transform("scale", {"factor": 2.0})
+    found = links(
+        [Entry(("a",), ("x",), (doubled,)), Entry(("b",), ("y",)), Entry(("n",), ("z",))],
+        [weight("a", 3), weight("b", 3), weight("n", 3, kind="buffer")],
+        [weight("x", 3), weight("y", 3), weight("z", 3)],
+        frozen=("b",),
+    )
     assert found.links == ()
-    assert found.left_out == (("a", "doubled() is no change of places"), ("b", "frozen in PyTorch"))
+    assert found.left_out == (("a", f"{doubled} is no change of places"), ("b", "frozen in PyTorch"))
 
 
 def test_names_may_carry_a_prefix():
