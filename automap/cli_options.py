@@ -209,7 +209,7 @@ training_given = options(
 
 device_given = click.option(
     "--device",
-    type=click.Choice(["CPU", "GPU", "Ascend"], case_sensitive=False),
+    type=click.Choice(["CPU", "GPU", "Ascend"]),
     expose_value=False,
     callback=_use_device,
     help="What MindSpore runs on; without it, what it takes by itself.",

@@ -17,6 +17,8 @@ import pytest
 FOLDER = Path(__file__).parent.parent / "fixtures" / "resnet_cifar10"
 WIDTH, BATCH = 4, 16
 
+DOCS = FOLDER.parent.parent / "docs"
+
 pytestmark = pytest.mark.frameworks
 
 
@@ -104,3 +106,17 @@ def test_the_scripts_run_with_either_api_and_leave_nothing_but_checkpoints(digit
     # The same seed, network, batches and optimizer: both APIs end at the same place.
     assert low.splitlines()[-1] == high.splitlines()[-1]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoints", "high"]
+
+
+def test_the_page_shows_what_was_run() -> None:
+    """The losses that the picture is drawn of, and what the page says of them."""
+    page = (DOCS / "training.md").read_text(encoding="utf-8")
+    ours, theirs = (dict(np.loadtxt(DOCS / "training" / f"{n}.csv", delimiter=",")) for n in ("pytorch", "mindspore"))
+    apart = [abs(ours[step] - loss) for step, loss in theirs.items()]
+    assert list(theirs) == list(range(251, 301))
+    assert max(apart) < 1e-3
+    assert f"the losses differ by {max(apart):.1e} at most" in page
+    for run, step in ((ours, 250), (ours, 300), (theirs, 300)):
+        assert f"step {step:4}  train loss {run[step]:.4f}" in page
+    accuracies = [line.partition("validation")[2] for line in page.splitlines() if "validation loss" in line]
+    assert accuracies[0] == accuracies[1] != accuracies[2] == accuracies[3]
