@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from automap.graph import Listing, Param
     from automap.inference import infer
     from automap.mapping import Entry, Mapping, Unmatched
-    from automap.optimizers import OptimizerReport, apply_optimizer
+    from automap.optimizer_state import OptimizerReport
+    from automap.optimizers import apply_optimizer
     from automap.regression import check, write_lock
     from automap.sources import open_source
     from automap.trace_writer import write_trace
@@ -47,7 +48,8 @@ _HOMES = {
     "graph": ("Listing", "Param"),
     "inference": ("infer",),
     "mapping": ("Entry", "Mapping", "Unmatched"),
-    "optimizers": ("OptimizerReport", "apply_optimizer"),
+    "optimizer_state": ("OptimizerReport",),
+    "optimizers": ("apply_optimizer",),
     "regression": ("check", "write_lock"),
     "sources": ("open_source",),
     "trace_writer": ("write_trace",),

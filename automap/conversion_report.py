@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from automap.optimizers import OptimizerReport
+    from automap.optimizer_state import OptimizerReport
 
 
 @dataclass

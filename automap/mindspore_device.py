@@ -28,6 +28,8 @@ def use(name: str) -> None:
     found = present()
     if name not in found:
         raise SourceError(f"MindSpore finds no {name} here: there is {' and '.join(found)}; give one of these", name)
+    if name == ms.get_context("device_target"):  # it cannot be set any more once something has run
+        return
     try:
         if hasattr(ms, "set_device"):
             ms.set_device(name)

@@ -16,7 +16,7 @@ from automap.dtypes import Array, is_same
 from automap.errors import ConversionError
 from automap.listing_files import dtype_name
 from automap.optimizer_kinds import KINDS, Kind
-from automap.optimizers import MindSporeOptimizer
+from automap.optimizer_state import MindSporeOptimizer
 
 #: PyTorch's words for settings that MindSpore's classes keep as attributes.
 _ATTRIBUTES = {

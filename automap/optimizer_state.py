@@ -1,11 +1,11 @@
-"""The state of a PyTorch optimizer as a value, read from ``state_dict()`` or from a checkpoint that holds it."""
+"""The states of optimizers as values: of PyTorch's, read from ``state_dict()`` or a checkpoint, and of MindSpore's."""
 
 from __future__ import annotations
 
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -16,7 +16,7 @@ from automap.checkpoints import find_state_dict
 from automap.dtypes import Array
 from automap.errors import ConversionError, SourceError
 from automap.graph import Shape
-from automap.optimizer_kinds import TORCH_SLOTS
+from automap.optimizer_kinds import TORCH_SLOTS, Kind
 
 #: A network's parameters in order: names, shapes and element types, so far as they are known.
 Listed = list[tuple[str, Shape | None, str | None]]
@@ -41,6 +41,77 @@ class TorchState:
     shapes: Mapping[int, Mapping[str, Shape]]
     steps: Mapping[int, int]
     names: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class MindSporeOptimizer:
+    """What is known of a MindSpore optimizer, a live one or one to come.
+
+    Attributes:
+        kind: its class.
+        names: the network's parameters that it trains, as they are called there.
+        shapes: their shapes.
+        states: for each of them, the name of the parameter that holds each state (by PyTorch's word, or its own).
+        rates: for each, the name of the parameter with its learning rate; None where it is no parameter.
+        settings: for each, its settings in PyTorch's words, so far as they are known.
+        scalars: further parameters: the counter, the powers, the momentum.
+        dtypes: of states and scalars, where they are known.
+        schedule: the learning rate of each parameter after so many steps, where it is no constant.
+        defects: settings that have no effect where it runs, in PyTorch's words, with what to do.
+    """
+
+    kind: Kind
+    names: tuple[str, ...]
+    shapes: Mapping[str, Shape]
+    states: Mapping[str, Mapping[str, str]]
+    rates: Mapping[str, str | None]
+    settings: Mapping[str, Mapping[str, Any]]
+    scalars: frozenset[str]
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    schedule: Callable[[int], Mapping[str, float]] | None = None
+    defects: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class OptimizerReport:
+    """What was carried over from one optimizer to another, and what was not.
+
+    Attributes:
+        torch: PyTorch's kind, as far as its state tells.
+        mindspore: MindSpore's kind.
+        carried: of how many parameters each state was carried over, by its name in PyTorch.
+        told: how the parameters at PyTorch's positions were told.
+        step: how many steps were made, or None where that is not known.
+        rates: the learning rates.
+        lost: what the one side has and the other lacks, with what it is.
+        differs: settings under which the next steps of the two differ, with the values.
+        notes: what else is worth knowing.
+    """
+
+    torch: str
+    mindspore: str
+    carried: Mapping[str, int]
+    told: str
+    step: int | None
+    rates: tuple[float, ...]
+    lost: Mapping[str, str]
+    differs: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def needs_review(self) -> bool:
+        """Whether training will not go on as it did, so that a person has to look at it."""
+        return bool(self.lost or self.differs)
+
+    def __str__(self) -> str:
+        carried = ", ".join(f"{name} of {n}" for name, n in self.carried.items()) or "no state"
+        rates = ", ".join(f"{r:g}" for r in self.rates)
+        step = "" if self.step is None else f"; step {self.step}"
+        lines = [f"{self.torch} -> {self.mindspore}: {carried} parameters ({self.told}); learning rate {rates}{step}"]
+        lines += [f"  not carried over: {name} ({why})" for name, why in self.lost.items()]
+        lines += [f"  differs: {what}" for what in self.differs]
+        lines += [f"  note: {what}" for what in self.notes]
+        return "\n".join(lines)
 
 
 def read_state(value: Any) -> TorchState:

@@ -12,7 +12,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any
 
@@ -24,9 +23,16 @@ from automap.errors import ConversionError, TransformError
 from automap.graph import Shape
 from automap.mapping import Entry
 from automap.mapping import Mapping as ParameterMapping
-from automap.optimizer_kinds import Kind
 from automap.optimizer_names import positions, trainable
-from automap.optimizer_state import Listed, TorchState, read_with_network, torch_kind
+from automap.optimizer_settings import COMPARED, is_moot, same, settings, shown
+from automap.optimizer_state import (
+    Listed,
+    MindSporeOptimizer,
+    OptimizerReport,
+    TorchState,
+    read_with_network,
+    torch_kind,
+)
 from automap.planning import AnyMapping, as_mapping, prefix_change, renamed
 from automap.specs import framework_of
 from automap.transforms import Transform
@@ -35,83 +41,6 @@ from automap.wrapping import changes
 #: Transforms that only move elements, so that a moment can go the same way; a cast is for the weights alone.
 _MOVES = {"reshape", "unflatten", "flatten", "transpose", "reverse", "take", "concat", "split", "stack", "unstack",
           "reorder", "slice", "cast"}  # fmt: skip
-
-#: Settings of PyTorch's groups that are compared, and that decide about the steps.
-_COMPARED = (
-    "lr", "weight_decay", "decoupled_weight_decay", "momentum", "dampening", "nesterov", "betas", "eps", "alpha",
-    "centered", "amsgrad", "lr_decay", "maximize",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class MindSporeOptimizer:
-    """What is known of a MindSpore optimizer, a live one or one to come.
-
-    Attributes:
-        kind: its class.
-        names: the network's parameters that it trains, as they are called there.
-        shapes: their shapes.
-        states: for each of them, the name of the parameter that holds each state (by PyTorch's word, or its own).
-        rates: for each, the name of the parameter with its learning rate; None where it is no parameter.
-        settings: for each, its settings in PyTorch's words, so far as they are known.
-        scalars: further parameters: the counter, the powers, the momentum.
-        dtypes: of states and scalars, where they are known.
-        schedule: the learning rate of each parameter after so many steps, where it is no constant.
-        defects: settings that have no effect where it runs, in PyTorch's words, with what to do.
-    """
-
-    kind: Kind
-    names: tuple[str, ...]
-    shapes: Mapping[str, Shape]
-    states: Mapping[str, Mapping[str, str]]
-    rates: Mapping[str, str | None]
-    settings: Mapping[str, Mapping[str, Any]]
-    scalars: frozenset[str]
-    dtypes: Mapping[str, str] = field(default_factory=dict)
-    schedule: Callable[[int], Mapping[str, float]] | None = None
-    defects: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class OptimizerReport:
-    """What was carried over from one optimizer to another, and what was not.
-
-    Attributes:
-        torch: PyTorch's kind, as far as its state tells.
-        mindspore: MindSpore's kind.
-        carried: of how many parameters each state was carried over, by its name in PyTorch.
-        told: how the parameters at PyTorch's positions were told.
-        step: how many steps were made, or None where that is not known.
-        rates: the learning rates.
-        lost: what the one side has and the other lacks, with what it is.
-        differs: settings under which the next steps of the two differ, with the values.
-        notes: what else is worth knowing.
-    """
-
-    torch: str
-    mindspore: str
-    carried: Mapping[str, int]
-    told: str
-    step: int | None
-    rates: tuple[float, ...]
-    lost: Mapping[str, str]
-    differs: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def needs_review(self) -> bool:
-        """Whether training will not go on as it did, so that a person has to look at it."""
-        return bool(self.lost or self.differs)
-
-    def __str__(self) -> str:
-        carried = ", ".join(f"{name} of {n}" for name, n in self.carried.items()) or "no state"
-        rates = ", ".join(f"{r:g}" for r in self.rates)
-        step = "" if self.step is None else f"; step {self.step}"
-        lines = [f"{self.torch} -> {self.mindspore}: {carried} parameters ({self.told}); learning rate {rates}{step}"]
-        lines += [f"  not carried over: {name} ({why})" for name, why in self.lost.items()]
-        lines += [f"  differs: {what}" for what in self.differs]
-        lines += [f"  note: {what}" for what in self.notes]
-        return "\n".join(lines)
 
 
 def apply_optimizer(
@@ -396,7 +325,7 @@ class _Job:
             if any(group.get(key) for group in self.state.groups):
                 self._differ(what)
         if not self.target.settings:
-            self.notes.append(f"make the MindSpore optimizer with the settings of PyTorch's: {_settings(self.state)}")
+            self.notes.append(f"make the MindSpore optimizer with the settings of PyTorch's: {settings(self.state)}")
         if kind.unproven:
             self.notes.append(f"the steps of mindspore's {kind.name} are not proven here: {kind.unproven}")
         if self.step is None and kind.counter is not None and kind.counter.name in self.target.scalars:
@@ -446,22 +375,22 @@ class _Job:
                 theirs = {**self.target.settings.get(name, {}), **self.target.kind.fixed}
                 if name in schedule:
                     theirs["lr"] = schedule[name]
-                for key in _COMPARED:
-                    if key in group and key in theirs and not _is_moot(key, group, theirs):
+                for key in COMPARED:
+                    if key in group and key in theirs and not is_moot(key, group, theirs):
                         a, b = group[key], theirs[key]
-                        if not _same(a, b):
-                            found.setdefault((key, _shown(a), _shown(b)), []).append(name)
+                        if not same(a, b):
+                            found.setdefault((key, shown(a), shown(b)), []).append(name)
                 decays = any(float(x.get("weight_decay", 0) or 0) for x in (group, theirs))
                 untold = "decoupled_weight_decay" in theirs and "decoupled_weight_decay" not in group
                 if untold and decays and "betas" in group:
-                    said = ("decoupled_weight_decay", "not said", _shown(theirs["decoupled_weight_decay"]))
+                    said = ("decoupled_weight_decay", "not said", shown(theirs["decoupled_weight_decay"]))
                     found.setdefault(said, []).append(name)
                 if self.target.kind.name == "RMSProp" and "eps" in group and "eps_inside" in theirs:
                     inside = float(theirs["eps_inside"]) ** 0.5
-                    if not _same(inside, float(group["eps"])):
+                    if not same(inside, float(group["eps"])):
                         wanted = float(group["eps"]) ** 2
                         key = f"eps (MindSpore's is below the root: epsilon={wanted:g} is as much)"
-                        found.setdefault((key, _shown(group["eps"]), _shown(theirs["eps_inside"])), []).append(name)
+                        found.setdefault((key, shown(group["eps"]), shown(theirs["eps_inside"])), []).append(name)
         for (key, a, b), names_ in found.items():
             more = f" and {len(names_) - 1} more" if len(names_) > 1 else ""
             self._differ(f"{key}: {a} in PyTorch, {b} in MindSpore, for {names_[0]}{more}")
@@ -548,41 +477,6 @@ def _shapes_before(chain: Sequence[Transform], shapes: Sequence[Shape], entry: E
         return list(transforms.shape_after(undone, shapes))
     except TransformError as e:
         raise ConversionError(f"{entry}: only some of its parameters have a state, and {e}", [str(entry)]) from None
-
-
-def _settings(state: TorchState) -> str:
-    """The settings of PyTorch's groups that an optimizer has to be made with."""
-    said = []
-    for key in _COMPARED:
-        if key in state.groups[0]:
-            values = [_shown(group.get(key)) for group in state.groups]
-            text = values[0] if len(set(values)) == 1 else " / ".join(values)
-            if key in ("lr", "weight_decay", "momentum", "betas", "eps", "alpha") or text not in ("0", "False"):
-                said.append(f"{key} {text}")
-    return ", ".join(said)
-
-
-def _is_moot(key: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
-    """Whether a setting has no effect, beside the others."""
-    if key == "decoupled_weight_decay":
-        return not any(float(x.get("weight_decay", 0) or 0) for x in (ours, theirs))
-    if key in ("dampening", "nesterov"):
-        return not float(ours.get("momentum", 0) or 0)
-    return False
-
-
-def _same(a: Any, b: Any) -> bool:
-    if isinstance(a, tuple | list) or isinstance(b, tuple | list):
-        return len(a) == len(b) and all(map(_same, a, b))
-    return math.isclose(float(a), float(b), rel_tol=2e-6, abs_tol=1e-30)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value)
-    if isinstance(value, tuple | list):
-        return f"({', '.join(map(_shown, value))})"
-    return f"{value:g}" if isinstance(value, int | float) else str(value)
 
 
 def _given(array: Array) -> Array:

@@ -16,8 +16,8 @@ from automap.dtypes import Array, widen
 from automap.errors import ConversionError, TransformError
 from automap.mapping import Mapping as ParameterMapping
 from automap.optimizer_kinds import Kind, kind_called
-from automap.optimizer_state import read_state
-from automap.optimizers import OptimizerReport, _edge, _theirs, moment_chain, positions_of
+from automap.optimizer_state import OptimizerReport, read_state
+from automap.optimizers import _edge, _theirs, moment_chain, positions_of
 from automap.specs import framework_of
 
 
