@@ -198,8 +198,10 @@ def _failed(
         words = f"The networks differ{figures}; {named}, but not clear in all: {doctor.unclear[0]}; {after}"
         return f"{words}. Whether the mapping holds there is not proven.", 1
     if doubtful := [f for f in causes if not f.ports_own]:
-        words = f"The networks differ{figures}: {named}; {after}. A wrong mapping would look the same as"
-        return f"{words} {doubtful[0].words}: whether the mapping holds there is not proven.", 1
+        words = (
+            f"The networks differ{figures}: {named}; {after}. A wrong mapping would look the same as this, so whether"
+        )
+        return f"{words} the mapping holds there is not proven: {doubtful[0].words}.", 1
     return f"The mapping holds, the networks differ{figures}: {_counted(causes, doctor.repaired_error)}.", 3
 
 

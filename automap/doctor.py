@@ -238,7 +238,7 @@ def _words(
         return f"{where} ({d.ms_class}; {d.torch_class} in torch): {what}{count}"
     if d.kind == "mapping" or d.cause == "transpose":
         return f"{where}: {d.note}{count} (torch: {places(torch)})"
-    what = d.note or "something between them differs"
+    what = d.note or "something differs"
     return f"between {' and '.join(p or 'the network' for p in d.mindspore[:2])}: {what}{count}"
 
 

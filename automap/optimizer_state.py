@@ -104,10 +104,11 @@ class OptimizerReport:
         return bool(self.lost or self.differs)
 
     def __str__(self) -> str:
-        carried = ", ".join(f"{name} of {n}" for name, n in self.carried.items()) or "no state"
+        states = ", ".join(f"{name} of {n}" for name, n in self.carried.items())
+        carried = f"{states} parameters" if states else "no state"
         rates = ", ".join(f"{r:g}" for r in self.rates)
         step = "" if self.step is None else f"; step {self.step}"
-        lines = [f"{self.torch} -> {self.mindspore}: {carried} parameters ({self.told}); learning rate {rates}{step}"]
+        lines = [f"{self.torch} -> {self.mindspore}: {carried} ({self.told}); learning rate {rates}{step}"]
         lines += [f"  not carried over: {name} ({why})" for name, why in self.lost.items()]
         lines += [f"  differs: {what}" for what in self.differs]
         lines += [f"  note: {what}" for what in self.notes]

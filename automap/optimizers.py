@@ -327,7 +327,7 @@ class _Job:
         if not self.target.settings:
             self.notes.append(f"make the MindSpore optimizer with the settings of PyTorch's: {settings(self.state)}")
         if kind.unproven:
-            self.notes.append(f"the steps of mindspore's {kind.name} are not proven here: {kind.unproven}")
+            self.notes.append(f"the steps of MindSpore's {kind.name} are not proven here: {kind.unproven}")
         if self.step is None and kind.counter is not None and kind.counter.name in self.target.scalars:
             self.notes.append(
                 f"PyTorch's {torch_kind(self.state)} does not count its steps, so {kind.counter.name} stays as it is; "
@@ -357,7 +357,7 @@ class _Job:
             elif slot in self.target.kind.slots:
                 why += f"the MindSpore {self.target.kind.name} was made without it"
             else:
-                why += f"mindspore's {self.target.kind.name} has nothing of the kind"
+                why += f"MindSpore's {self.target.kind.name} has nothing of the kind"
             self.lost[slot] = why
         if counts:
             for slot in self._wanted:

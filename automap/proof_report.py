@@ -67,8 +67,9 @@ def of_entry(mapping: Mapping, entry: Entry) -> list[str]:
         once = "" if proof.status == "proven" else " once what differs is repaired"
         words = f"proven: the outputs of both networks agree{once}, and move if this parameter does"
         return [words, *_twins(proof, entry.torch)]
-    if any(name in proof.not_exercised for name in entry.torch):
-        return [f"not proven: it is not exercised, {_IDLE}"]
+    if still := [name for name in entry.torch if name in proof.not_exercised]:
+        what = "it" if len(still) == len(entry.torch) else f"a part of it, {', '.join(still)},"
+        return [f"not proven: {what} is not exercised, {_IDLE}"]
     if twins := _twins(proof, entry.torch):
         return [f"not proven: {twins[0]}", *twins[1:]]
     return [str(proof)] if proof.status != "proven" else ["not proven: what came of the runs says nothing about it"]

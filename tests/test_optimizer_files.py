@@ -67,7 +67,7 @@ def test_network_and_optimizer_go_on_from_one_file(case: Any, optimizer: str) ->
 
 def test_what_is_not_carried_over_ends_with_status_1(case: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["convert", "mapping.json", "c.pth", "-o", "c.ckpt", "--optimizer", "factory.py:adam"]) == 1
-    assert "not carried over: momentum_buffer (of 4 parameters; mindspore's Adam has nothing" in capsys.readouterr().err
+    assert "not carried over: momentum_buffer (of 4 parameters; MindSpore's Adam has nothing" in capsys.readouterr().err
 
 
 def test_names_from_a_file(case: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -102,7 +102,7 @@ def test_a_right_port_has_no_finding(trace: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"late_norm": True}, "between pool and widen: something between them differs"),
+        ({"late_norm": True}, "between pool and widen: something differs"),
         ({"silu": False}, "between narrow and head: silu is missing here"),
     ],
     ids=["late_norm", "silu"],

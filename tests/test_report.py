@@ -510,6 +510,15 @@ def test_explain_tells_what_running_said_of_an_entry(name, last):
     assert f"  {last}" in explain(proven(), name).split("\n")
 
 
+def test_explain_names_the_part_of_a_fused_entry_that_no_run_exercised():
+    mapping = proven(not_exercised=("k.bias",))
+    parts = ("q.bias", "k.bias", "v.bias")
+    fused = Entry(parts, ("qkv.bias",), (Transform("concat", {"axis": 0, "sizes": [8, 8, 8]}),), evidence={"fit": 1.0})
+    lines = explain(replace(mapping, entries=(fused, *mapping.entries)), "qkv.bias").split("\n")
+    words = "not proven: a part of it, k.bias, is not exercised, without an effect on the outputs of these runs"
+    assert f"  {words}" in lines
+
+
 def test_explain_tells_why_nothing_is_proven():
     words = "not proven: the outputs differ: off by less than 1e-06"
     nothing = {"floor": None, "not_exercised": (), "alike": ()}
