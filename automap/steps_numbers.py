@@ -110,8 +110,8 @@ class Computed(Operation):
         if self.several and n and n % self.given[0] == 0:
             return n // self.given[0] * self.made
         if n not in self.given:
-            some = " times some" * self.several
-            raise TransformError(f"{self.name} takes {' or '.join(map(str, self.given))}{some} array(s), not {n}")
+            each = " for each weight" * self.several
+            raise TransformError(f"{self.name} takes {' or '.join(map(str, self.given))} array(s){each}, not {n}")
         return self.made
 
     def shapes(self, args: Args, shapes: Sequence[Shape]) -> tuple[Shape, ...]:

@@ -399,6 +399,8 @@ def test_validate_exits_as_the_validation_says(command, monkeypatch, mapping, st
     inputs = ("--input", "float32[2,3]", "--input", "int64[2]<9")
     done = command("validate", mapping, "a:b", "c:d", *args, *inputs, "--seed", "3")
     assert done == Done(status, "The verdict.\n  a guess\n", "")
+    training = {"steps": 0, **dict.fromkeys(("batches", "loss", "lr", "optimizer", "target", "weight_decay"))}
+    assert {k: seen.pop(k, "missing") for k in training} == training
     assert seen == {
         "sources": (mapping, "a:b", "c:d"),
         "torch_args": {"n": [1]},

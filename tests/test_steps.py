@@ -73,7 +73,7 @@ def test_a_slice_is_a_view() -> None:
         ("add()", [], "add takes at least one array"),
         ("weight_norm(axis=0)", [(3, 1), (2, 4)], "weight_norm(axis=0) does not fit [3, 1], [2, 4]"),
         ("weight_norm(axis=2)", [(1, 1), (2, 4)], "weight_norm(axis=2) does not fit [1, 1], [2, 4]"),
-        ("weight_norm(axis=0)", [(2, 4)], "weight_norm takes 2 array(s), not 1"),
+        ("weight_norm(axis=0)", [(2, 4)], "weight_norm takes 2 array(s) for each weight, not 1"),
         ("split_norm(axis=2)", [(2, 4)], "split_norm(axis=2) does not fit [2, 4]"),
         ("spectral_norm(axis=0)", [(2, 4), (2,), (3,)], "spectral_norm(axis=0) does not fit [2, 4], [2], [3]"),
         ("lora(alpha=1)", [(2, 4), (3, 4), (2, 2)], "lora(alpha=1.0) does not fit [2, 4], [3, 4], [2, 2]"),
