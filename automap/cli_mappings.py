@@ -205,6 +205,10 @@ def convert(
             say("\n".join([f"{what} {len(reasons)}:", *lines_of_names(reasons, read.names(side))]))
     if report.optimizer is not None:
         say(f"optimizer {report.optimizer}")
+    else:
+        for note in report.conversion.notes:
+            if "--optimizer" in note:
+                say(note)
     if read.needs_review:
         say(f"something in {mapping} is marked for review: automap explain {mapping} NAME says why")
     return 1 if report.needs_review else 0

@@ -27,6 +27,7 @@ class ConversionReport:
         left_out: tensors of the state dict that the new one lacks, with the reason.
         not_made: parameters of the other side that nothing was made for, with the reason.
         prefix: what was taken from the front of every name of the state dict, and what was put there instead.
+        notes: what the user should hear about where the state dict was, and what else was there.
     """
 
     casts: dict[str, tuple[str, str]] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class ConversionReport:
     left_out: dict[str, str] = field(default_factory=dict)
     not_made: dict[str, str] = field(default_factory=dict)
     prefix: tuple[str, str] = ("", "")
+    notes: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
         parts = [f"{n} cast {old} -> {new}" for (old, new), n in sorted(Counter(self.casts.values()).items())]

@@ -268,6 +268,7 @@ class Planner:
         called = self._called([n for n in tensors if n not in states], known if given == "torch" else wanted, given)
         changed = [(name, new) for name, new in called.items() if new in wanted]
         self.report.prefix = _change_of_prefix(changed)
+        self.report.notes += source.notes
         self._beside: set[str] = set()
         if given == "mindspore":
             bare = wrapping.common_prefix([name for entry in self.mapping.entries for name in entry.torch])

@@ -93,3 +93,13 @@ def test_bad_use_is_one_line(case: Any, args: list[str], message: str, capsys: p
     assert message in said
     assert said.count("\n") == 1
     assert not Path("c.ckpt").exists()
+
+
+def test_a_state_that_is_not_taken_is_said(case: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    line = "c.pth: the state of an optimizer, under optimizer, is beside it; convert takes it with --optimizer"
+    assert cli.main(["convert", "mapping.json", "c.pth", "-o", "bare.ckpt"]) == 0
+    assert line in capsys.readouterr().err
+    assert (
+        cli.main(["convert", "mapping.json", "c.pth", "-o", "both.ckpt", "--optimizer", "Momentum", "--step", "2"]) == 0
+    )
+    assert line not in capsys.readouterr().err

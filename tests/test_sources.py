@@ -549,7 +549,14 @@ SMALL, BIG = {"a": W}, {"a": W, "b": W, "c": W}
                 "x: not taken, though it could be a network too: ema (3 tensors), other (3 tensors)",
             ],
         ),
-        ({"model": BIG, "optimizer": {"state": {0: BIG}, "param_groups": []}}, "abc", ["x: the state dict is the one under model (3 tensors)"]),
+        (
+            {"model": BIG, "optimizer": {"state": {0: BIG}, "param_groups": []}},
+            "abc",
+            [
+                "x: the state dict is the one under model (3 tensors)",
+                "x: the state of an optimizer, under optimizer, is beside it; convert takes it with --optimizer",
+            ],
+        ),
         ({"a": W, "step": 3, "extra": None}, "a", []),
     ],
 )  # fmt: skip
