@@ -5,6 +5,7 @@ Frameworks, and whatever else takes time to import, are loaded by the command th
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -26,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="backslashreplace")
     args = list(sys.argv[1:] if argv is None else argv)
     wordy = "--verbose" in args
+    if argv is None:
+        gc.set_threshold(100_000, 50, 50)  # a command makes many values at once and ends: garbage is sought less often
     if argv is None and not wordy:
         # A network that failed while it was built complains again when it dies, if only at exit.
         sys.unraisablehook = lambda _: None
