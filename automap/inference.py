@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from automap import pins as pinned
 from automap import scoring
 from automap.checkpoints import mark_optimizer_states
-from automap.compounds import Told, join
+from automap.compounds import Told
 from automap.drafting import Draft, Found
 from automap.errors import InputError, SourceError
 from automap.graph import Listing
+from automap.joining import join
 from automap.layers import Layer, bare_paths
 from automap.listing_files import FRAMEWORK_NAMES
 from automap.lora import Merge

@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from automap.compounds import ordered
 from automap.graph import Param, Shape
 from automap.layers import bare_names, core
 from automap.mapping import Entry
 from automap.names import slot_of, split_leaf
 from automap.reach import can_reach, reaching
+from automap.spelling import ordered
 from automap.transforms import Transform, inverse
 
 #: How alike the names of two tables of different length must be, in percent.

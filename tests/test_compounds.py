@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import automap
-from automap.compounds import distinguishing, ordered, spelled
 from automap.graph import Listing, Param
 from automap.inference import match
 from automap.mapping import Entry, Mapping
+from automap.spelling import distinguishing, ordered, spelled
 
 #: What stands around the attention of each block, the same on both sides.
 AROUND = "norm1.weight 8; {attention}; norm2.weight 8; mlp.up.weight 24x8; mlp.up.bias 24; mlp.down.weight 8x24"
