@@ -91,6 +91,7 @@ class Choice:
         among: the parameters of all modules among which was chosen, as bits.
         reserve: further options, for where nothing else helps.
         at: the one that it has.
+        further: those of the options that came from the reserve.
         closed: not asked again.
         confirmed: by a value that depends on all of them.
     """
@@ -101,8 +102,14 @@ class Choice:
     among: int
     reserve: Callable[[], list[Option]] | None = None
     at: int = 0
+    further: list[Option] = field(default_factory=list)
     closed: bool = False
     confirmed: bool = False
+
+    @property
+    def far_fetched(self) -> bool:
+        """Whether it has a further option that nothing confirms."""
+        return not self.confirmed and any(self.options[self.at] is o for o in self.further)
 
     @property
     def open(self) -> bool:
@@ -210,7 +217,9 @@ class Search:
             self._accepted.add(where)
             return
         score = (sum(agreed for _, agreed in self._log), -min(d, 1e9))
-        if self._best is None or score > self._best.score:
+        # Other rows stand only where something agrees with them: a fault that follows speaks for none.
+        stands = not any(c.far_fetched for c in self._stack)
+        if stands and (self._best is None or score > self._best.score):
             self._best = _Best(score, {c.cell: c.options[c.at] for c in self._stack}, where)
         raise Disagreement
 
@@ -225,6 +234,7 @@ class Search:
             choice.reserve = None
             if new:
                 choice.options += new
+                choice.further += new
                 paths = {path for o in new for path in o.paths}
                 choice.among |= self._bits_of(paths) & self.trace.given
                 self._deepened.add(pattern)

@@ -74,7 +74,7 @@ def test_what_follows_a_fault_is_identified_all_the_same(make: Any, ignore_names
     assert [e.torch for e in mapping.entries if e.review] == []
 
 
-@pytest.mark.parametrize(("make", "words"), [*zip(FAULTY, ("MaxPool2d", "bias"), strict=True)])
+@pytest.mark.parametrize(("make", "words"), [*zip(FAULTY, ("MaxPool2d", "bias", "GELU"), strict=True)])
 def test_the_fault_is_named(make: Any, words: str) -> None:
     mapping = inferred(make())
     assert mapping.proof is not None
