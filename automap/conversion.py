@@ -21,7 +21,8 @@ from automap.executing import in_memory
 from automap.fitting import Wishes
 from automap.graph import Framework
 from automap.lora import Merge
-from automap.planning import MAX_LOST, TITLES, AnyMapping, Planner, as_mapping, open_state, prefix_change, renamed
+from automap.planning import MAX_LOST, TITLES, AnyMapping, Planner, as_mapping, open_state
+from automap.prefixes import prefix_change, renamed
 from automap.specs import framework_of, is_model
 from automap.streaming import Options, Progress, checked_name, parse_size, write
 

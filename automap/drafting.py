@@ -8,27 +8,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from automap.checkpoints import why_apart, without_state
 from automap.compounds import Compound, Joined
 from automap.folding import folded
 from automap.graph import Param
-from automap.layers import Layer, bare_names, common_module, core, modules_above
+from automap.layers import Layer, bare_names, common_module, modules_above
 from automap.leftovers import Free, adding_up, joined, other_forms
-from automap.lora import is_part
-from automap.mapping import Entry, Evidence, RunnerUp, Unmatched
+from automap.mapping import Entry, Evidence, RunnerUp
 from automap.matching import Doubt
-from automap.names import slot_of, split_leaf
+from automap.names import split_leaf
 from automap.reach import Axes, can_reach, reaching, ways
 from automap.transforms import Transform
-from automap.wrapping import STATISTICS, beside, common_prefix
+from automap.unclaimed import is_computed
 
 #: An alternative that loses less than this (in the weights of `matching.py`, one part of the evidence in full) makes
 #: an entry doubtful. Confidence is 0.5 where nothing is lost and 0.9 here.
 CLEAR_LOSS = 1.0
 
-
-#: A tensor of a shape that more share is not said to be tied to one of them.
-FEW = 3
 
 #: A module with more parameters than this is no neighbourhood in which layers could have been joined.
 BESIDE = 200
@@ -179,7 +174,7 @@ class Draft:
 
         def partner(p: Param) -> Param | None:
             pair = self.entries.get(p.name)
-            plain = pair is not None and not (pair.pinned or pair.told) and not self._is_compound(pair)
+            plain = pair is not None and not (pair.pinned or pair.told) and not self.is_compound(pair)
             return pair.m if pair is not None and plain else None
 
         for f in list(folded(left, right, partner, lambda p: p.name in self.taken)):
@@ -194,7 +189,7 @@ class Draft:
                 side.compounds[compound.param.name] = compound
             self.entries[weight.name] = replace(self.entries[weight.name], whole=True)
 
-    def _is_compound(self, pair: _Pair) -> bool:
+    def is_compound(self, pair: _Pair) -> bool:
         return pair.t.name in self.sides[0].compounds or pair.m.name in self.sides[1].compounds
 
     def finished(self) -> Iterator[Entry]:
@@ -318,8 +313,8 @@ class Draft:
         gone_t = {n for e in self.late for n in e.torch} | self.within | self.entries.keys()
         gone_t |= self.sides[0].compounds.keys()
         gone_m = {n for e in self.late for n in e.mindspore} | self.taken | self.states | self.sides[1].compounds.keys()
-        free_t = [p for p in self.torch if p.name not in gone_t and p.shape is not None and not _is_computed(p)]
-        free_m = [p for p in self.mindspore if p.name not in gone_m and p.shape is not None and not _is_computed(p)]
+        free_t = [p for p in self.torch if p.name not in gone_t and p.shape is not None and not is_computed(p)]
+        free_m = [p for p in self.mindspore if p.name not in gone_m and p.shape is not None and not is_computed(p)]
         if free_t and free_m:
             around_t, around_m = self._around()
             self.late += other_forms(Free(free_t, around_t), Free(free_m, around_m))
@@ -365,131 +360,6 @@ class Draft:
                     pair.reasons.append(f"it or another of its shape here may be a part of {whole}")
                     break
 
-    # ------------------------------------------------------------------------------------------------------- leftovers
-
-    def unmatched_torch(self) -> Iterator[Unmatched]:
-        homes = {pair.t.name: pair.m.name for pair in self.entries.values()}
-        late = {name for e in self.late for name in e.torch}
-        in_port = self._tied_in_the_port()
-        shapes: dict[Any, list[str]] = defaultdict(list)
-        for t in homes:
-            shapes[self.torch.by_name[t].shape].append(t)
-        for p in self.torch:
-            if p.name in self.entries or p.name in self.within or p.name in late:
-                continue
-            compound = self.sides[0].compounds.get(p.name)
-            home = next((a for a in p.aliases if a in homes), None)
-            if compound is not None:
-                others = self.sides[0].parts(self.torch.by_name[home]) if home is not None else ()
-                for q in compound.parts:
-                    tied = next((o.name for o in others if o.name in q.aliases), None)
-                    if tied is not None:
-                        yield Unmatched(q.name, f"the same tensor as {tied}", alias_of=tied)
-                    else:
-                        yield Unmatched(q.name, "no MindSpore parameter is left for it", review=True)
-            elif home is not None:
-                yield Unmatched(p.name, f"the same tensor as {home}", alias_of=home)
-            elif p.leaf == "num_batches_tracked":
-                yield Unmatched(p.name, "no counterpart in MindSpore")
-            elif (home := in_port.get(p.name)) is not None:
-                yield Unmatched(
-                    p.name, f"the port has it in one tensor with {home}: they have to be equal", False, home
-                )
-            elif is_part(p.name):
-                why = "of another LoRA adapter" if self.torch.merge else "of LoRA, which --merge-lora alpha=… merges"
-                yield Unmatched(p.name, why, review=not self.torch.merge)
-            elif _is_computed(p):
-                yield Unmatched(p.name, "a table or mask that MindSpore computes")
-            else:
-                alike = shapes[p.shape] if p.shape and len(p.shape) > 1 and len(shapes[p.shape]) <= FEW else []
-                twins = [t for t in alike if not _are_siblings(t, p.name)][:2]
-                hint = f"; it may be tied to {twins[0]}" if len(twins) == 1 else ""
-                yield Unmatched(p.name, f"no MindSpore parameter is left for it{hint}", review=True)
-
-    def _tied_in_the_port(self) -> dict[str, str]:
-        """PyTorch parameters whose place in the port has another's tensor, with the name of that one.
-
-        The place is that of the module whose other parameters are matched there, or the one with the same words; or
-        there is one such place, and one such parameter.
-        """
-        tied = [pair for pair in self.entries.values() if pair.m.aliases and not self._is_compound(pair)]
-        if not tied:
-            return {}
-        modules = {(pair.t.module, pair.m.path or pair.m.name) for pair in self.entries.values()}
-        same = {(t, m.rpartition(".")[0]) for t, m in modules}
-        free = [p for p in self.torch if p.name not in self.entries and p.name not in self.within and not p.aliases]
-        words = bare_names([p.name for p in self.torch])
-        theirs = [a for p in self.mindspore for a in (p.path or p.name, *p.aliases)]
-        port = bare_names(theirs)
-        out: dict[str, str] = {}
-        for pair in tied:
-            like = [p for p in free if p.shape == pair.t.shape and p.shape and len(p.shape) > 1]
-            for alias in pair.m.aliases:
-                module = alias.rpartition(".")[0]
-                found = [p for p in like if (p.module, module) in same or words[p.name] == port[alias]]
-                if not found and len(like) == len(pair.m.aliases) == 1:
-                    found = like
-                if len(found) == 1:
-                    out.setdefault(found[0].name, pair.t.name)
-        return out
-
-    def _of_norms_without_weights(self) -> set[str]:
-        """Weights and biases of norms whose statistics are matched to a PyTorch norm that has neither.
-
-        MindSpore has them for every norm, and they do nothing unless they are trained.
-        """
-        plain = {x.path for x in self.sides[0].layers if x.statistics and "weight" not in x.slots}
-        to = {pair.m.name: split_leaf(pair.t.name)[0] for pair in self.entries.values()}
-        out = set()
-        for x in self.sides[1].layers:
-            if x.statistics and any(to.get(p.name) in plain for p in x.slots.values()):
-                out |= {x.slots[s].name for s in ("weight", "bias") if s in x.slots}
-        return out
-
-    def _beside_the_network(self) -> dict[str, str]:
-        """MindSpore parameters of cells around the network, with the reason; PyTorch's have all found their homes."""
-        gone = self.taken | self.states | {name for e in self.late for name in e.mindspore}
-        # A live cell's are known to the edge, and not told by their names.
-        free = [p for p in self.mindspore if p.name not in gone and p.owner is None]
-        if not free or not self.taken or any(u.review for u in self.unmatched_torch()):
-            return {}
-        marked = (replace(p, kind="optimizer") if p.name in self.states else p for p in self.mindspore)
-        idle = {name for name in without_state(marked) if name.rpartition(".")[2] not in STATISTICS}
-        found = {
-            p.name: "no optimizer has a state of it, and nothing of PyTorch is left" for p in free if p.name in idle
-        }
-        around = beside(self.taken, [p.name for p in free], common_prefix([p.name for p in self.torch]), idle)
-        return found | dict.fromkeys(around, "kept by a cell around the network, and nothing of PyTorch is left")
-
-    def unmatched_mindspore(self) -> Iterator[Unmatched]:
-        around = self._beside_the_network()
-        plain = self._of_norms_without_weights()
-        free = {p.shape for p in self.torch if p.name not in self.entries}
-        shapes = {core(p.shape) for p in self.torch}
-        late = {name for e in self.late for name in e.mindspore}
-        for p in self.mindspore:
-            if p.name in self.taken or p.name in late:
-                continue
-            compound = self.sides[1].compounds.get(p.name)
-            if compound is not None:
-                yield from (
-                    Unmatched(q.name, "no PyTorch parameter is left for it", review=True) for q in compound.parts
-                )
-            elif p.name in self.states:
-                yield Unmatched(p.name, why_apart(p.name))
-            elif p.name in around:
-                yield Unmatched(p.name, around[p.name])
-            elif p.name in plain:
-                yield Unmatched(p.name, "PyTorch's norm has none: it stays what MindSpore sets")
-            elif _is_computed(p):
-                yield Unmatched(p.name, "a table or mask that PyTorch computes")
-            elif p.name in self.kept and p.shape not in free:
-                yield Unmatched(p.name, f"PyTorch's norm has none: it stays {self.kept[p.name]}, as it is built")
-            elif p.shape is not None and core(p.shape) not in shapes:
-                yield Unmatched(p.name, f"no PyTorch parameter has its shape {list(p.shape)}", review=True)
-            else:
-                yield Unmatched(p.name, "no PyTorch parameter is left for it", review=True)
-
 
 def _slots(a: Layer, b: Layer) -> Iterator[tuple[str, Param, Param]]:
     """The parameters of two matched layers that belong together."""
@@ -506,12 +376,6 @@ def _kind(p: Param) -> str:
     return p.module.rpartition(".")[2]
 
 
-def _is_computed(p: Param) -> bool:
-    """Whole numbers and truth values are not trained: index tables, masks, counters. Statistics of a norm are."""
-    statistic = slot_of(split_leaf(p.name)[1]) in ("mean", "variance")
-    return (p.kind == "buffer" and not statistic) or (p.dtype or "").startswith(("int", "uint", "bool"))
-
-
 def _by_module(params: Sequence[Param]) -> dict[str, list[Param]]:
     """The parameters below each module but the root, in order."""
     below: dict[str, list[Param]] = defaultdict(list)
@@ -526,9 +390,3 @@ def _blocks_above(name: str) -> list[str]:
     """The modules two and one levels above a parameter's layer: where its siblings stand."""
     above = list(modules_above(name))
     return [m for m in above[-3:-1] if m]
-
-
-def _are_siblings(a: str, b: str) -> bool:
-    """Whether two parameters' layers stand in one module."""
-    x, y = split_leaf(a)[0], split_leaf(b)[0]
-    return x.rpartition(".")[0] == y.rpartition(".")[0] and x.rpartition(".")[0] != ""

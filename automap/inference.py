@@ -27,6 +27,7 @@ from automap.matching import Doubt, Matcher, Solution
 from automap.reparametrised import merged
 from automap.repeats import Folded, Unfolded, fold, unfold
 from automap.trace_file import TraceSource
+from automap.unclaimed import Unclaimed
 from automap.weights import fitting
 from automap.wrapping import rejoined, renamed, restored
 
@@ -197,12 +198,13 @@ def _matched(
     draft.fold_norms(left, right)
     draft.add_leftovers()
     draft.judge()
+    left_over = Unclaimed(draft)
     return Mapping(
         Side.of(torch),
         Side.of(mindspore),
         tuple(draft.finished()),
-        tuple(draft.unmatched_torch()),
-        tuple(draft.unmatched_mindspore()),
+        tuple(left_over.torch()),
+        tuple(left_over.mindspore()),
         tuple(pins),
     )
 

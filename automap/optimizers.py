@@ -33,7 +33,8 @@ from automap.optimizer_state import (
     read_with_network,
     torch_kind,
 )
-from automap.planning import AnyMapping, as_mapping, prefix_change, renamed
+from automap.planning import AnyMapping, as_mapping
+from automap.prefixes import prefix_change, renamed
 from automap.specs import framework_of
 from automap.transforms import Transform
 from automap.wrapping import changes

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from collections.abc import Mapping as Dict
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 from math import prod
 from typing import Any
 
@@ -25,6 +23,7 @@ from automap.fitting import Fitter, MisfitError, Wishes
 from automap.graph import Framework, Listing, Param, Shape
 from automap.lora import Merge, MergedSource, is_part
 from automap.mapping import Entry, Mapping
+from automap.prefixes import change_of_prefix, common_prefix, prefix_change, renamed
 from automap.sources import Source
 from automap.stored import Sliced, Stored
 from automap.transforms import Transform
@@ -267,11 +266,11 @@ class Planner:
         wanted = {name for entry in self.mapping.entries for name in entry.names(given)}
         called = self._called([n for n in tensors if n not in states], known if given == "torch" else wanted, given)
         changed = [(name, new) for name, new in called.items() if new in wanted]
-        self.report.prefix = _change_of_prefix(changed)
+        self.report.prefix = change_of_prefix(changed)
         self.report.notes += source.notes
         self._beside: set[str] = set()
         if given == "mindspore":
-            bare = wrapping.common_prefix([name for entry in self.mapping.entries for name in entry.torch])
+            bare = common_prefix([name for entry in self.mapping.entries for name in entry.torch])
             idle = without_state(source.listing())
             self._beside = {
                 n for n in wrapping.beside([old for old, _ in changed], called, bare, idle) if n not in known
@@ -515,41 +514,3 @@ def turned_round(text: str, found: Framework) -> ConversionError:
         f"{text} has the names of {TITLES[found]}, but the conversion starts from {given}: "
         "turn it round (reverse=True, --reverse)"
     )
-
-
-def prefix_change(have: Collection[str], want: Collection[str]) -> tuple[str, str]:
-    """What to take from the front of all names in ``have``, and what to put there, so that most are in ``want``."""
-    best = ("", "")
-    most = sum(name in want for name in have)
-    if most == len(have):
-        return best
-    for strip in _common_prefixes(have):
-        for put in _common_prefixes(want):
-            count = sum(renamed(name, strip, put) in want for name in have)
-            if count > most:
-                best, most = (strip, put), count
-    return best
-
-
-def _change_of_prefix(changed: Sequence[tuple[str, str]]) -> tuple[str, str]:
-    """What most of the old names begin with, and what the new ones have instead."""
-    pairs: Counter[tuple[str, str]] = Counter()
-    for old, new in changed:
-        same = 0
-        while same < min(len(old), len(new)) and old[-1 - same] == new[-1 - same]:
-            same += 1
-        rest = old[len(old) - same :]
-        cut = 0 if same in (len(old), len(new)) else rest.find(".") + 1
-        pairs[old[: len(old) - same + cut], new[: len(new) - same + cut]] += 1
-    return pairs.most_common(1)[0][0] if pairs else ("", "")
-
-
-def _common_prefixes(names: Collection[str]) -> list[str]:
-    """The dotted prefixes that all names carry, from the empty one on."""
-    first, last = min(names), max(names)  # what these two share, all between them share
-    same = list(takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False)))
-    return [""] + [first[: i + 1] for i, (char, _) in enumerate(same) if char == "."]
-
-
-def renamed(name: str, strip: str, put: str) -> str:
-    return put + name[len(strip) :] if name.startswith(strip) else name

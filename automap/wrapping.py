@@ -7,9 +7,11 @@ statistics of the same layers something else.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
+
+from automap.prefixes import common_prefix
 
 if TYPE_CHECKING:
     from automap.graph import Listing
@@ -63,15 +65,6 @@ def inner_names(names: Collection[str]) -> dict[str, str]:
     called = {name: moved.get(name, name) for name in names}
     cut = len(common_prefix(list(called.values())))
     return {name: inner[cut:] for name, inner in called.items()}
-
-
-def common_prefix(names: Sequence[str]) -> str:
-    """The dotted prefix that all names have, or ``""``."""
-    if not names:
-        return ""
-    first, last = min(names), max(names)  # what these two share, all between them share
-    end = next((i for i, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1]), len(last))
-    return first[: first.rfind(".", 0, end) + 1]
 
 
 def changes(have: Collection[str], want: Collection[str]) -> dict[str, str]:

@@ -13,7 +13,8 @@ import automap
 from automap.checkpoints import mark_optimizer_states, without_state
 from automap.errors import ConversionError
 from automap.graph import Param
-from automap.wrapping import beside, changes, common_prefix, inner_names, outside, rejoined
+from automap.prefixes import common_prefix
+from automap.wrapping import beside, changes, inner_names, outside, rejoined
 
 # --- by names -------------------------------------------------------------------------------------------------------
 
