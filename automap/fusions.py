@@ -209,10 +209,8 @@ def joined(pieces: Sequence[Unit], whole: Unit, fit: Fit, layout: Layout) -> tup
     sizes = _sizes(shapes, fit)
     chain = (*before[0], *((_TURN,) if fit.turned else ()), *layout.join(sizes, fit.axis), *after[1])
     ways = [Way(tuple(u.weight for u in standing), (whole.weight,), chain)]
-    if whole.bias is not None and all(u.bias is not None for u in pieces):
-        biases = tuple(u.bias for u in standing if u.bias is not None)
-        if sum(b.size or 0 for b in biases) == whole.bias.size == sum(sizes):
-            ways.append(Way(biases, (whole.bias,), layout.join(sizes)))
+    for one, biases in _biases(whole, standing, sum(sizes)):
+        ways.append(Way(biases, (one,), layout.join(sizes)))
     return tuple(ways)
 
 
@@ -227,11 +225,18 @@ def parted(whole: Unit, pieces: Sequence[Unit], fit: Fit, layout: Layout) -> tup
     sizes = _sizes(shapes, fit)
     chain = (*before[0], *layout.split(sizes, fit.axis), *((_TURN,) if fit.turned else ()), *after[1])
     ways = [Way((whole.weight,), tuple(u.weight for u in standing), chain)]
-    if whole.bias is not None and all(u.bias is not None for u in pieces):
-        biases = tuple(u.bias for u in standing if u.bias is not None)
-        if sum(b.size or 0 for b in biases) == whole.bias.size == sum(sizes):
-            ways.append(Way((whole.bias,), biases, layout.split(sizes)))
+    for one, biases in _biases(whole, standing, sum(sizes)):
+        ways.append(Way((one,), biases, layout.split(sizes)))
     return tuple(ways)
+
+
+def _biases(whole: Unit, pieces: Sequence[Unit], size: int) -> Iterator[tuple[Param, tuple[Param, ...]]]:
+    """The bias of the whole and those of the pieces, where all have one and they add up."""
+    biases = tuple(u.bias for u in pieces if u.bias is not None)
+    if whole.bias is None or len(biases) < len(pieces):
+        return
+    if sum(b.size or 0 for b in biases) == whole.bias.size == size:
+        yield whole.bias, biases
 
 
 _Steps = tuple[tuple[Transform, ...], tuple[Transform, ...]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -18,7 +16,7 @@ from automap.errors import MappingError, SourceError, TransformError
 from automap.evidence import Proof
 from automap.files import replacing
 from automap.graph import Framework, Listing
-from automap.transforms import Transform, count_after, from_text, inverse, to_text
+from automap.transforms import Transform, count_after, inverse, to_text
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -317,10 +315,15 @@ class Mapping:
                 entries.append(Entry((torch,), (mindspore,)))
             else:
                 dropped.append(Unmatched(torch, "left out on purpose"))
-        return cls._of_table(entries, dropped)
+        return cls.of_entries(entries, dropped)
 
     @classmethod
-    def _of_table(cls, entries: list[Entry], dropped: list[Unmatched]) -> Mapping:
+    def of_entries(cls, entries: list[Entry], dropped: list[Unmatched]) -> Mapping:
+        """A mapping of these entries alone, for models of which nothing else is known.
+
+        Raises:
+            MappingError: there is no entry, or a name appears twice.
+        """
         if not entries:
             raise MappingError("the mapping has no entry: give it PyTorch names and their MindSpore names")
         torch = sum(len(e.torch) for e in entries) + len(dropped)
@@ -408,19 +411,9 @@ class Mapping:
             MappingError: the direction is MindSpore to PyTorch, or the table cannot hold a name: one with a space at
                 an end, a carriage return, or (beside a transform) a ``;``.
         """
-        if self.reverse:
-            raise MappingError("a table leads from PyTorch to MindSpore: write the mapping before it is inverted")
-        more = any(e.transform for e in self.entries)
-        out = io.StringIO()
-        table = csv.writer(out, lineterminator="\n")
-        table.writerow([*TABLE, "transform"] if more else TABLE)
-        for e in self.entries:
-            for name in e.torch + e.mindspore:
-                if not name or name != name.strip() or "\r" in name or (e.transform and ";" in name):
-                    raise MappingError(f"entry {e}: the table cannot hold this name: write .json")
-            row = [";".join(e.torch), ";".join(e.mindspore)]
-            table.writerow([*row, to_text(e.transform)] if more else row)
-        return out.getvalue()
+        from automap import mapping_table
+
+        return mapping_table.to_text(self)
 
     @classmethod
     def from_csv(cls, text: str, path: str = "") -> Mapping:
@@ -432,35 +425,9 @@ class Mapping:
         Raises:
             MappingError: a column is missing, a name appears twice, or a transform is not one.
         """
-        at = path or "the table"
-        reader = csv.reader(io.StringIO(text, newline=""))
-        try:
-            rows = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(row)]
-        except csv.Error as e:
-            raise MappingError(f"{at}: line {reader.line_num} is no CSV: {e}", path) from None
-        header = [cell.lower() for cell in rows[0][1]] if rows else []
-        if not {"pytorch", "mindspore"} <= set(header):
-            raise MappingError(f"{at}: the first line must name the columns Pytorch,mindspore", path)
-        entries, dropped = [], []
-        for line, row in rows[1:]:
-            cells = dict(zip(header, row, strict=False))
-            given, made = cells.get("pytorch", ""), cells.get("mindspore", "")
-            if not given:
-                raise MappingError(f"{at}: line {line} has no PyTorch name: fill it in or remove the line", path)
-            try:
-                steps = from_text(cells.get("transform", ""))
-            except TransformError as e:
-                raise MappingError(f"{at}: line {line}: {e}", path) from None
-            if not made:
-                dropped.append(Unmatched(given, "left out on purpose"))
-            elif steps:
-                entries.append(Entry(tuple(given.split(";")), tuple(made.split(";")), steps))
-            else:
-                entries.append(Entry((given,), (made,)))
-        try:
-            return cls._of_table(entries, dropped)
-        except MappingError as e:
-            raise MappingError(f"{at}: {e}", path) from None
+        from automap import mapping_table
+
+        return mapping_table.read(text, path)
 
     # -- for people ----------------------------------------------------------------------------------------------
 

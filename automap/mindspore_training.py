@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 # The edge comes first: it prepares the environment for MindSpore.
-from automap import mindspore_edge as edge, running  # isort: skip
+from automap import mindspore_edge as edge, running, training  # isort: skip
 import mindspore as ms
 from mindspore import mint, nn, ops
 
@@ -25,7 +25,7 @@ from automap.mindspore_runner import (  # type: ignore[attr-defined]
     _translated,
     _unchanged,
 )
-from automap.running import Forward, Inputs
+from automap.running import Inputs
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, mint.nn.Dropout)
 
@@ -38,19 +38,13 @@ _FUNCTIONS = [
 ]
 
 
-class Trainer:
-    """Trains one MindSpore network; see :class:`automap.training.Trainer`. The arguments are those of PyTorch's.
+class Trainer(training.Trainer):
+    """Trains one MindSpore network.
 
     A class of optimizers gets the learning rate as ``learning_rate``, or as ``lr`` if it is one of ``mint``.
     """
 
-    def __init__(
-        self, runner: Runner, loss: Any, optimizer: Any, lr: float | None = None, weight_decay: float | None = None,
-        forward: Forward | None = None,
-    ) -> None:  # fmt: skip
-        self.runner, self.forward = runner, forward
-        self.loss = loss() if isinstance(loss, type) else loss
-        self.optimizer, self.lr, self.weight_decay = optimizer, lr, weight_decay
+    runner: Runner
 
     @contextmanager
     def session(self, seed: int) -> Iterator[Session]:

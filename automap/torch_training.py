@@ -10,33 +10,18 @@ import torch
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from automap import running, torch_edge
+from automap import running, torch_edge, training
 from automap.descent import Rule, rule_of
 from automap.dtypes import Array, widen
 from automap.errors import InputError
-from automap.running import Forward, Inputs
+from automap.running import Inputs
 from automap.torch_runner import Runner, _no_backward, _output, _tensor_or_none, _translated, _unchanged
 
 
-class Trainer:
-    """Trains one PyTorch network; see :class:`automap.training.Trainer`.
+class Trainer(training.Trainer):
+    """Trains one PyTorch network."""
 
-    Args:
-        runner: of the network.
-        loss: a name, a function of outputs and target, or a class that makes one.
-        optimizer: a name, a function of the network, or a class of optimizers.
-        lr: the learning rate.
-        weight_decay: of an optimizer that is known by name.
-        forward: instead of the network's own.
-    """
-
-    def __init__(
-        self, runner: Runner, loss: Any, optimizer: Any, lr: float | None = None, weight_decay: float | None = None,
-        forward: Forward | None = None,
-    ) -> None:  # fmt: skip
-        self.runner, self.forward = runner, forward
-        self.loss = loss() if isinstance(loss, type) else loss
-        self.optimizer, self.lr, self.weight_decay = optimizer, lr, weight_decay
+    runner: Runner
 
     @contextmanager
     def session(self, seed: int) -> Iterator[Session]:
@@ -91,14 +76,15 @@ class Session:
         names: dict[int, list[str]] = {}
         for name, tensor in trainer.runner._tensors.items():
             names.setdefault(id(tensor), []).append(name)
-        self.rules: dict[str, Rule] = {}
+        rules: dict[str, Rule] = {}
         optimized = []
         for group in optimizer.param_groups:
             rule = _rule(optimizer, group)
             for p in group["params"]:
                 optimized += names.get(id(p), [])
-                self.rules |= dict.fromkeys(names.get(id(p), []), rule) if rule is not None else {}
+                rules |= dict.fromkeys(names.get(id(p), []), rule) if rule is not None else {}
         self.optimized = frozenset(optimized)
+        self.rules: Mapping[str, Rule] = rules
 
     def step(self, inputs: Inputs, target: Any) -> tuple[float, Any]:
         runner = self.trainer.runner

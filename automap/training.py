@@ -9,6 +9,7 @@ the memory does not grow with the network.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
@@ -22,7 +23,7 @@ from automap.descent import Rule
 from automap.dtypes import Array, widen
 from automap.gradients import EPS
 from automap.relabeling import Key, Links
-from automap.running import Inputs
+from automap.running import Forward, Inputs
 from automap.seeding import generator
 from automap.training_batches import Batches, Wish
 
@@ -64,18 +65,31 @@ class Session(Protocol):
         """Those of the last step, by name; of parameters without one, none."""
 
 
-class Trainer(Protocol):
+class Trainer(ABC):
     """Trains a network, which is as it was afterwards.
 
     Attributes:
         runner: of the network.
+        loss: a name, a function of outputs and target, or a class that makes one.
+        optimizer: a name, a function of the network, or a class of optimizers.
+        lr: the learning rate.
+        weight_decay: of an optimizer that is known by name.
+        forward: instead of the network's own.
     """
 
-    runner: Any
+    def __init__(
+        self, runner: Any, loss: Any, optimizer: Any, lr: float | None = None, weight_decay: float | None = None,
+        forward: Forward | None = None,
+    ) -> None:  # fmt: skip
+        self.runner, self.forward = runner, forward
+        self.loss = loss() if isinstance(loss, type) else loss
+        self.optimizer, self.lr, self.weight_decay = optimizer, lr, weight_decay
 
+    @abstractmethod
     def session(self, seed: int) -> AbstractContextManager[Session]:
         """A training from the weights that the runner holds, in training mode, with dropout off."""
 
+    @abstractmethod
     def kept(self) -> list[tuple[str, float]]:
         """Every dropout layer, and which part of a signal it keeps, by experiment."""
 
