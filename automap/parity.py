@@ -20,8 +20,8 @@ from automap.training_batches import Batches, Wish
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from automap.outcome import Validation
     from automap.probing import Probe
-    from automap.validation import Validation
 
 #: So many differing gradients are shown, the worst first.
 _SHOWN = 20
