@@ -124,7 +124,10 @@ class Matcher:
         self.c = _forced(scoring.candidates(left, right, (self.rank_l, self.rank_r)), forced or {})
         self.shape = _numbered([core(layer.main[1].shape) for layer in left])
         self.parent_l, self.parent_r = (_numbered([layer.parts[:-1] for layer in x]) for x in (left, right))
-        self.f, self.g = Features(left), Features(right)
+        # Where one side lacks layers, what stands before a norm may have been before another one.
+        norms = [sum(layer.statistics for layer in x) for x in (left, right)]
+        complete = not self.scrambled and norms[0] == norms[1]
+        self.f, self.g = Features(left, complete), Features(right, complete)
         self.words = scoring.names(self.f, self.g, self.c) ** 2
         self.same_rank = scoring.same_path(self.f, self.g, self.c, by_rank=True) ** 6
         self.same_value = scoring.same_path(self.f, self.g, self.c, by_rank=False) ** 6

@@ -69,6 +69,7 @@ class Features:
     """What the evidence needs of one side's layers, as arrays."""
 
     layers: list[Layer]
+    complete: bool = False  # whether no layer is missing and all come as their author defined them
     places: Sets = field(init=False)  # layers under one module, or sharing a word in their names below it
     usages: Sets = field(init=False)  # layers with the same local name (the last one to three parts)
     words: list[str] = field(init=False)
@@ -78,7 +79,11 @@ class Features:
 
     def __post_init__(self) -> None:
         paths = [layer.parts for layer in self.layers]
-        self.places = _sets([_places(p) for p in paths])
+        keys = [_places(p) for p in paths]
+        for i in _normed(self.layers) if self.complete else ():
+            keys[i - 1].append(("normed", i))
+            keys[i].append(("normed", i))
+        self.places = _sets(keys)
         self.usages = _sets([[p[-i:] for i in (1, 2, 3) if i <= len(p)] for p in paths])
         self._words(paths)
 
@@ -112,6 +117,15 @@ def _places(path: tuple[str, ...]) -> list[Hashable]:
         for t in tokens(part):
             keys.append((path[:i], t))
     return keys
+
+
+def _normed(layers: list[Layer]) -> Iterator[int]:
+    """The positions of batch norms whose input the layer before them gives, by what is defined when and how wide."""
+    for i in range(1, len(layers)):
+        norm, before = layers[i], layers[i - 1]
+        width = core(norm.main[1].shape)
+        if norm.statistics and not before.statistics and width and width[0] in (before.main[1].shape or ()):
+            yield i
 
 
 def _padded(rows: list[list[int]]) -> Ints:

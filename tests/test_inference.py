@@ -444,6 +444,19 @@ CASES = [
         ),
     ),
     Case("transposed: none, all square", "linear:8x8 h.0; linear:8x8 h.1; linear:8x8 h.2; linear:8x8 h.3"),
+    Case(
+        "a norm goes with the layer before it, whatever its like is called in the other blocks",
+        "conv:16x1x3 f.0.conv1.conv l.0.0; bn:16 f.0.conv1.bn l.0.1; conv:16x16x1 f.0.conv2.conv l.0.3; "
+        "bn:16 f.0.conv2.bn l.0.4\n"
+        + each(
+            4,
+            lambda i: (
+                f"conv:48x16x1 f.{i + 1}.wide.conv l.{i + 1}.0; bn:48 f.{i + 1}.wide.bn l.{i + 1}.1; "
+                f"conv:48x1x3 f.{i + 1}.conv1.conv l.{i + 1}.3; bn:48 f.{i + 1}.conv1.bn l.{i + 1}.4; "
+                f"conv:16x48x1 f.{i + 1}.conv2.conv l.{i + 1}.6; bn:16 f.{i + 1}.conv2.bn l.{i + 1}.7"
+            ),
+        ),
+    ),
     # What a listing cannot tell.
     Case(
         "symmetric: q, k, v under names that say nothing, shuffled",
