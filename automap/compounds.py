@@ -116,29 +116,32 @@ def compound(
     return Compound(param, tuple(parts), chain, order, rivals)
 
 
-def flattened(c: Compound, inner: Sequence[Compound | None]) -> Compound:
-    """A compound of compounds as one: its parts are theirs."""
-    first = inner[0]
-    assert first is not None
-    parts = tuple(p for i in inner if i is not None for p in i.parts)
-    n = len(inner)
-    if c.chain[0].op != "stack" or first.chain[0].op != "concat":
-        chain: tuple[Transform, ...] = ()
-    else:
-        # All pieces joined in a row, and the row cut in equal lengths: the same as joining each and stacking them.
-        axis = first.chain[0].args["axis"]
-        sizes = first.chain[0].args["sizes"] * n
-        whole = first.param.shape or ()
-        chain = (
-            Transform("concat", {"axis": axis, "sizes": sizes}),
-            Transform("unflatten", {"axis": axis, "sizes": [n, whole[axis]]}),
-        )
-        if axis:
-            order = [axis, *range(axis), *range(axis + 1, len(whole) + 1)]
-            chain += (Transform("transpose", {"axes": order}),)
-    worst = min((c.order, *(i.order for i in inner if i)), key=_ORDERS.index)
-    rivals = c.rivals or any(i.rivals for i in inner if i)
-    return Compound(c.param, parts, chain, worst, rivals)
+def are_alike(inner: Sequence[Compound | None]) -> bool:
+    """Whether compounds are all joined in a row along one axis, so that stacking them is one transform of the parts."""
+    chains = [c.chain if c is not None else () for c in inner]
+    first = chains[0]
+    return len(first) == 1 and first[0].op == "concat" and all(chain == first for chain in chains)
+
+
+def flattened(c: Compound, inner: Sequence[Compound]) -> Compound:
+    """A stack of compounds that are alike (see :func:`are_alike`) as one compound of all of their parts.
+
+    All pieces are joined in a row, and the row is cut in equal lengths: the same as joining each and stacking them.
+    """
+    first, n = inner[0], len(inner)
+    args = first.chain[0].args
+    axis = args["axis"]
+    whole = first.param.shape or ()
+    chain: tuple[Transform, ...] = (
+        Transform("concat", {"axis": axis, "sizes": args["sizes"] * n}),
+        Transform("unflatten", {"axis": axis, "sizes": [n, whole[axis]]}),
+    )
+    if axis:
+        order = [axis, *range(axis), *range(axis + 1, len(whole) + 1)]
+        chain += (Transform("transpose", {"axes": order}),)
+    worst = min((c.order, *(i.order for i in inner)), key=_ORDERS.index)
+    rivals = c.rivals or any(i.rivals for i in inner)
+    return Compound(c.param, tuple(p for i in inner for p in i.parts), chain, worst, rivals)
 
 
 _ORDERS = ("assumed", "named", "told")

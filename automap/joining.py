@@ -21,7 +21,7 @@ from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Any
 
-from automap.compounds import Compound, Joined, Told, compound, flattened
+from automap.compounds import Compound, Joined, Told, are_alike, compound, flattened
 from automap.errors import TransformError
 from automap.graph import Listing, Param, Shape
 from automap.layers import Layer, core, gates_apart, layers_of
@@ -192,9 +192,16 @@ class _Side:
             at = {layer.parts[len(prefix)]: layer for layer in row}
             if all(name in at for name in found.unit[2]):
                 members = tuple(at[name] for name in found.unit[2])
-                for form in _forms(members):
+                for form in self.forms(members):
                     if (form.op, form.axis) == found.unit[3:]:
                         yield _Place(members, form)
+
+    def forms(self, members: Sequence[Layer]) -> Iterator[_Form]:
+        """The ways in which layers can make one; of what is joined already, only those that have a transform."""
+        inner = [self.compounds.get(layer.main[1].name) for layer in members]
+        for form in _forms(members):
+            if not any(inner) or (form.op == "stack" and are_alike(inner)):
+                yield form
 
     def apply(self, found: _Join) -> None:
         """Put compounds in the place of their parts."""
@@ -202,8 +209,8 @@ class _Side:
         self._put(made)
         # What was joined of compounds has the parts of those.
         for c in made:
-            inner = [self.compounds.pop(p.name, None) for p in c.parts]
-            self.compounds[c.param.name] = flattened(c, inner) if any(inner) else c
+            inner = [x for p in c.parts if (x := self.compounds.pop(p.name, None)) is not None]
+            self.compounds[c.param.name] = flattened(c, inner) if inner else c
         self._changed()
 
     def compute(self, weights: Sequence[Computed]) -> None:
@@ -317,7 +324,7 @@ def _joins(s: int, here: _Side, there: _Side, unstacked: bool) -> Iterator[_Join
         for members in _windows([layer for layer in row if _key(layer) in spare]):
             if sum(_product(_key(layer)) for layer in members) not in sizes:
                 continue
-            for form in _forms(members):
+            for form in here.forms(members):
                 if _sorted(form.shape) in wanted_layers:
                     names = tuple(layer.parts[len(prefix)] for layer in members)
                     unit = (_pattern(prefix), _pattern(suffix), names, form.op, form.axis)
@@ -397,15 +404,15 @@ def _rows(layers: Sequence[Layer]) -> Iterator[tuple[tuple[str, ...], tuple[str,
 
 def _windows(row: list[Layer]) -> Iterator[tuple[Layer, ...]]:
     """Members of a row that could be pieces of one: a few that follow each other, or all."""
-    forms = {frozenset(layer.slots) for layer in row}
-    if len(row) > FEW and len(forms) == 1:
+    if len(row) > FEW and len({frozenset(layer.slots) for layer in row}) == 1:
         yield tuple(row)
     if len(row) > 4 * FEW:
         return
     for k in range(2, FEW + 1):
         for i in range(len(row) - k + 1):
             members = row[i : i + k]
-            if len({frozenset(layer.slots) for layer in members}) == 1:
+            # One of them may lack the bias of the others (a key's does nothing); biases stay apart then.
+            if len({layer.main[0] for layer in members}) == 1:
                 yield tuple(members)
 
 
@@ -435,6 +442,8 @@ def _compounds(place: _Place, found: _Join) -> Iterator[Compound]:
     if place.form.op == "stack" and all(w.isdigit() for w in distinguishing([x.parts for x in members])):
         sure = "told"
     for slot in members[0].slots:
+        if not all(slot in layer.slots for layer in members):
+            continue
         parts = tuple(layer.slots[slot] for layer in members)
         form = place.form
         if slot != members[0].main[0] and form.op == "concat" and len(parts[0].shape or ()) == 1:

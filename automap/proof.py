@@ -20,7 +20,7 @@ from automap.arrangements import Way, shape_key
 from automap.comparison import Comparison
 from automap.dtypes import Array
 from automap.effective import Effective
-from automap.errors import InputError, NotRunnableError
+from automap.errors import InputError, NotRunnableError, TransformError
 from automap.evidence import Proof
 from automap.graph import Listing
 from automap.identification import Identified, Identifier, Seen
@@ -30,7 +30,7 @@ from automap.power import Weight
 from automap.probing import InputsLike, open_inputs
 from automap.running import Forward, Module, Runner
 from automap.trace_file import TraceSource
-from automap.transforms import Transform
+from automap.transforms import Transform, shape_after
 from automap.witness import Account, Live, Port, Testimony, Witness, guesses
 
 if TYPE_CHECKING:
@@ -366,7 +366,8 @@ class Prover:
         return all(known.get(way.names) == way.chain for way in ways)
 
     def _made(self, mapping: Mapping, testimony: Testimony) -> dict[str, Array]:
-        """What the mapping makes of PyTorch's weights."""
+        """What the mapping makes of PyTorch's weights; a table of another length keeps the port's values."""
+        mapping = replace(mapping, entries=tuple(e for e in mapping.entries if self._as_long(e)))
         if not mapping.entries:
             return {}
         state = {name: testimony.value(name) for e in mapping.entries for name in e.torch}
@@ -382,6 +383,19 @@ class Prover:
             max_lost=1.0,
         )
         return made
+
+    def _as_long(self, entry: Entry) -> bool:
+        """Whether what an entry makes has as many numbers as the parameters that it is for."""
+        ours, theirs = self.witness.listing.by_name, self.target.by_name
+        given = [ours[name].shape for name in entry.torch]
+        goals = [theirs[name].shape for name in entry.mindspore]
+        if None in given or None in goals:
+            return True
+        try:
+            made = shape_after(entry.transform, [s for s in given if s is not None])
+        except TransformError:
+            return False
+        return [math.prod(s) for s in made] == [math.prod(s) for s in goals if s is not None]
 
     def _ran_as(self, found: Identified, mapping: Mapping) -> bool:
         """Whether the run that identified the cells has held just what the mapping makes."""

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 
 import automap
+from automap.compounds import Compound, are_alike, compound, flattened
 from automap.graph import Listing, Param
 from automap.inference import match
 from automap.mapping import Entry, Mapping
 from automap.spelling import distinguishing, ordered, spelled
+from automap.transforms import Transform, shape_after
 
 #: What stands around the attention of each block, the same on both sides.
 AROUND = "norm1.weight 8; {attention}; norm2.weight 8; mlp.up.weight 24x8; mlp.up.bias 24; mlp.down.weight 8x24"
@@ -374,3 +376,40 @@ def test_kernels_with_channels_last() -> None:
     for i in range(3):  # the last one has the same shape in any order: as its siblings
         (turn,) = entry(mapping, f"layers.1.mix.c{i}.weight").transform
         assert turn.args["axes"] == [2, 3, 1, 0]
+
+
+def test_what_is_joined_already_is_joined_again_only_where_one_transform_makes_it() -> None:
+    """Gate and up of each expert, and then the experts; but not a joined one beside one that is not."""
+
+    def of(*names: str, axis: int = 0) -> Compound:
+        parts = [Param(f"{n}.weight", (4, 4)) for n in names]
+        return compound(parts, (Transform("concat", {"axis": axis, "sizes": [4, 4]}),), "fused", "named")
+
+    experts = [of("0.gate", "0.up"), of("1.gate", "1.up")]
+    assert are_alike(experts)
+    assert not are_alike([experts[0], None])
+    assert not are_alike([experts[0], of("1.gate", "1.up", axis=1)])
+    stack = compound([e.param for e in experts], (Transform("stack", {"axis": 0}),), "experts", "told")
+    one = flattened(stack, experts)
+    assert [p.name for p in one.parts] == ["0.gate.weight", "0.up.weight", "1.gate.weight", "1.up.weight"]
+    assert shape_after(one.chain, [(4, 4)] * 4) == ((2, 8, 4),)
+
+
+def test_a_key_without_a_bias_is_joined_all_the_same() -> None:
+    """PyTorch has one weight and the two biases that do something; the port's key has none."""
+    torch = network(
+        "torch", "attn.q_bias 8; attn.v_bias 8; attn.qkv.weight 24x8; attn.proj.weight 8x8; attn.proj.bias 8"
+    )
+    port = network(
+        "mindspore",
+        "attn.q.weight 8x8; attn.q.bias 8; attn.k.weight 8x8; attn.v.weight 8x8; attn.v.bias 8; attn.proj.weight 8x8; "
+        "attn.proj.bias 8",
+    )
+    found = {e.torch[0]: e for e in match(torch, port).entries}
+    for i in range(3):
+        at = f"layers.{i}.attn"
+        assert found[f"{at}.qkv.weight"].mindspore == tuple(f"{at}.{x}.weight" for x in "qkv")
+        assert found[f"{at}.qkv.weight"].review
+        assert found[f"{at}.q_bias"].mindspore == (f"{at}.q.bias",)
+        assert found[f"{at}.v_bias"].mindspore == (f"{at}.v.bias",)
+        assert found[f"{at}.proj.weight"].mindspore == (f"{at}.proj.weight",)

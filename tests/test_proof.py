@@ -457,3 +457,20 @@ def test_three_that_are_added() -> None:
     assert mapping.proof.status == "proven"
     assert {n for pair in mapping.proof.alike for n in pair} == {"a.bias", "b.bias", "c.bias"}
     assert {e.torch[0] for e in mapping.entries if e.evidence["proven"] is None} == {"a.bias", "b.bias", "c.bias"}
+
+
+@frameworks
+def test_a_table_of_another_length_is_no_obstacle() -> None:
+    """It cannot be converted without being told how; the rest of the network is run all the same."""
+    import mindspore
+    import torch
+
+    ours = torch_net(lambda n, x: n.b(n.places(x)), places=torch.nn.Embedding(7, 6), b=linear())
+    theirs = mindspore_net(lambda n, x: n.b(n.places(x)), places=mindspore.nn.Embedding(9, 6), b=dense())
+    mapping = inferred(Pair(ours, theirs, {}, np.array([[0, 3, 6]])))
+    places = next(e for e in mapping.entries if e.torch == ("places.weight",))
+    assert places.review
+    assert "its length is 7 in PyTorch and 9 in MindSpore" in places.why
+    assert mapping.proof is not None
+    assert mapping.proof.status not in ("proven", "not run")
+    assert not any(e.evidence.get("proven") for e in mapping.entries)
