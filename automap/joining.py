@@ -81,7 +81,9 @@ class _Join:
         local: the fused layer's own name on the other side.
         frameworks: whether that is the framework's own attention.
         likely: how much names speak for it.
+        wanted: the fused layers.
         rivals: whether other siblings could be joined as well.
+        only: the numbers in the paths of the places where it is meant, if it is not meant in all.
     """
 
     side: int
@@ -91,7 +93,9 @@ class _Join:
     local: str
     frameworks: bool
     likely: float
+    wanted: list[Layer]
     rivals: bool = False
+    only: frozenset[tuple[int, ...]] | None = None
 
     def paths(self) -> set[str]:
         return {layer.path for place in self.places for layer in place.members}
@@ -189,6 +193,8 @@ class _Side:
         for prefix, suffix, row in self.rows():
             if (_pattern(prefix), _pattern(suffix)) != found.unit[:2]:
                 continue
+            if found.only is not None and _numbers(prefix) not in found.only:
+                continue
             at = {layer.parts[len(prefix)]: layer for layer in row}
             if all(name in at for name in found.unit[2]):
                 members = tuple(at[name] for name in found.unit[2])
@@ -276,9 +282,10 @@ def _key(layer: Layer) -> Hashable:
 def _best(sides: list[_Side], ignore_names: bool) -> _Join | None:
     """The join that fits best, by what it gains and by names."""
     for unstacked in (False, True):
-        found: list[_Join] = []
+        every: list[_Join] = []
         for s, (here, there) in enumerate((sides, sides[::-1])):
-            found += (j for j in _joins(s, here, there, unstacked) if j.gain >= GAIN)
+            every += _joins(s, here, there, unstacked)
+        found = [j for j in every if j.gain >= GAIN]
         if found:
             break
     else:
@@ -288,6 +295,7 @@ def _best(sides: list[_Side], ignore_names: bool) -> _Join | None:
             j.likely = 0.0
     found.sort(key=lambda j: (-round(j.gain + j.likely, 3), -len(j.places)))
     best, mine = found[0], found[0].paths()
+    best.only = _only(best, every)
     for j in found[1:]:
         near = j.gain + j.likely >= best.gain + best.likely - CLEAR
         if j.side == best.side and near and _cross(mine, j.paths()):
@@ -296,6 +304,25 @@ def _best(sides: list[_Side], ignore_names: bool) -> _Join | None:
                 p.name for place in j.places for layer in place.members for p in layer.slots.values()
             }
     return best
+
+
+def _only(join: _Join, every: Sequence[_Join]) -> frozenset[tuple[int, ...]] | None:
+    """Where a join is meant, if others of these siblings are wanted as well: q and k in these blocks, q, k, v in those.
+
+    The numbers in the fused layers' paths say where; None if they do not tell, or if it is meant in all places.
+    """
+    mine, shape = set(join.unit[2]), _sorted(join.places[0].form.shape)
+    where = frozenset(_numbers(layer.parts[:-1]) for layer in join.wanted)
+    if not len(where) == len(join.wanted) < len(join.places):
+        return None
+    others = (j for j in every if j.side == join.side and j.unit[:2] == join.unit[:2])
+    if any(mine & set(j.unit[2]) and _sorted(j.places[0].form.shape) != shape for j in others):
+        return where
+    return None
+
+
+def _numbers(parts: Sequence[str]) -> tuple[int, ...]:
+    return tuple(int(p) for p in parts if p.isdigit())
 
 
 def _cross(a: set[str], b: set[str]) -> bool:
@@ -346,7 +373,7 @@ def _joins(s: int, here: _Side, there: _Side, unstacked: bool) -> Iterator[_Join
         fused = [layer.main[1] for layer in wanted_layers[_sorted(form.shape)] if layer.parts[-1:] == (local,)]
         own = bool(fused) and all(p.leaf in PROJECTIONS for p in fused)
         likely += SEQUENCE * _in_sequence(places, here, there)
-        yield _Join(s, unit, places, gain / most, local, own, likely)
+        yield _Join(s, unit, places, gain / most, local, own, likely, wanted_layers[_sorted(form.shape)])
 
 
 def _in_sequence(places: list[_Place], here: _Side, there: _Side) -> float:

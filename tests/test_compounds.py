@@ -413,3 +413,24 @@ def test_a_key_without_a_bias_is_joined_all_the_same() -> None:
         assert found[f"{at}.q_bias"].mindspore == (f"{at}.q.bias",)
         assert found[f"{at}.v_bias"].mindspore == (f"{at}.v.bias",)
         assert found[f"{at}.proj.weight"].mindspore == (f"{at}.proj.weight",)
+
+
+def test_two_ways_of_joining_in_one_network() -> None:
+    """q and k are one in these blocks, q, k and v in those: each is joined where it is meant."""
+    early = "a.qk.weight 16x8; a.v.weight 8x8; a.proj.weight 8x8; n.weight 8"
+    late = "a.qkv.weight 24x8; a.proj.weight 8x8; n.weight 8"
+    port = "a.q.weight 8x8; a.k.weight 8x8; a.v.weight 8x8; a.proj.weight 8x8; n.gamma 8"
+
+    def blocks(*texts: str) -> str:
+        return "; ".join(f"b.{i}.{row.strip()}" for i, text in enumerate(texts) for row in text.split(";"))
+
+    mapping = match(
+        listing("torch", blocks(early, early, early, early, late)), listing("mindspore", blocks(*[port] * 5))
+    )
+    found = {e.torch: e for e in mapping.entries}
+    for i in range(4):
+        assert found[f"b.{i}.a.qk.weight",].mindspore == (f"b.{i}.a.q.weight", f"b.{i}.a.k.weight")
+        assert found[f"b.{i}.a.v.weight",].mindspore == (f"b.{i}.a.v.weight",)
+    assert found["b.4.a.qkv.weight",].mindspore == tuple(f"b.4.a.{x}.weight" for x in "qkv")
+    assert not mapping.unmatched_torch
+    assert not mapping.unmatched_mindspore
