@@ -62,10 +62,9 @@ def layers_of(parameters: Sequence[Param], framework: str, gates: bool = False) 
             leaf = found[1]
             path = ".".join(filter(None, (path, p.leaf.removeprefix(f"{leaf}_"))))
         slot = slot_of(leaf)
-        slots = grouped.setdefault(path, {})
-        if slot in slots:  # two words for one slot in one module: the second keeps a layer of its own
-            slots = grouped.setdefault(p.name, {})
-        slots[slot] = p
+        if slot in grouped.get(path, ()):  # two words for one slot in one module: the second keeps a layer of its own
+            path = p.name
+        grouped.setdefault(path, {})[slot] = p
         words[path].add(leaf)
     if framework == "mindspore":
         _top_level_norm(grouped, words)

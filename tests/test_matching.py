@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from networks import pair, shuffled
 
+from automap.graph import Param
 from automap.layers import layers_of
 from automap.matching import Matcher, increasing, longest_increasing
 
@@ -147,3 +148,16 @@ def test_doubt_names_the_other_choice() -> None:
     assert {at["left"], at["right"]} <= doubts.keys()
     assert m.right[doubts[at["left"]].instead].path == to["right"]
     assert at["stem"] not in doubts
+
+
+def test_a_scale_beside_a_weight_makes_no_norm_of_it() -> None:
+    """A port that lost its prefixes can call a convolution and a block the same."""
+    listed = [
+        Param("1.weight", (8, 4, 2, 2)),
+        Param("1.bias", (8,)),
+        Param("1.gamma", (8,)),
+        Param("1.fc.weight", (8, 8)),
+    ]
+    conv, scale, _ = layers_of(listed, "mindspore")
+    assert (list(conv.slots), conv.norm) == (["weight", "bias"], False)
+    assert (list(scale.slots), scale.norm, scale.path) == (["weight"], False, "1.gamma")
