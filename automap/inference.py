@@ -26,6 +26,7 @@ from automap.mapping import Mapping, Side
 from automap.matching import Doubt, Matcher, Solution
 from automap.reparametrised import merged
 from automap.repeats import Folded, Unfolded, fold, unfold
+from automap.straightening import turned
 from automap.trace_file import TraceSource
 from automap.unclaimed import Unclaimed
 from automap.weights import fitting
@@ -236,7 +237,26 @@ def _besides(pinned: list[Told], settled: Dict[str, str], ways: Sequence[Told]) 
 def _match_layers(
     left: list[Layer], right: list[Layer], forced: dict[int, int], ignore_names: bool
 ) -> dict[tuple[int, int], Found]:
-    """Pairs of positions of layers, with what is known about each."""
+    """Pairs of positions of layers, with what is known about each; lists that run backwards are turned round."""
+    if ignore_names:
+        return _match_straight(left, right, forced, ignore_names)
+    new = turned(left, right)
+    where = {j: k for k, j in enumerate(new.at)}
+    found = _match_straight(left, new.layers, {i: where[j] for i, j in forced.items()}, ignore_names)
+    out: dict[tuple[int, int], Found] = {}
+    for (i, k), f in found.items():
+        doubt = f.doubt
+        if doubt is not None and doubt.instead >= 0:
+            doubt = replace(doubt, instead=new.at[doubt.instead])
+        if new.at[k] in new.unsure and (doubt is None or doubt.loss > UNCERTAIN):
+            doubt = Doubt(UNCERTAIN, -1)
+        out[i, new.at[k]] = replace(f, doubt=doubt)
+    return out
+
+
+def _match_straight(
+    left: list[Layer], right: list[Layer], forced: dict[int, int], ignore_names: bool
+) -> dict[tuple[int, int], Found]:
     out: dict[tuple[int, int], Found] = {}
     if max(len(left), len(right)) > VERY_LARGE and not ignore_names:
         out = _by_path(left, right, forced)

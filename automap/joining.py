@@ -441,6 +441,23 @@ def _windows(row: list[Layer]) -> Iterator[tuple[Layer, ...]]:
             # One of them may lack the bias of the others (a key's does nothing); biases stay apart then.
             if len({layer.main[0] for layer in members}) == 1:
                 yield tuple(members)
+    yield from _families(row)
+
+
+def _families(row: list[Layer]) -> Iterator[tuple[Layer, ...]]:
+    """Members of a row that a word puts together which the others lack, or attention's words, wherever they stand."""
+    words = [{t for part in layer.parts for t in tokens(part)} for layer in row]
+    common = set.intersection(*words) if words else set()
+    by_word: dict[str, list[int]] = defaultdict(list)
+    for i, mine in enumerate(words):
+        for t in mine - common:
+            by_word[t].append(i)
+            if is_attention_word(t):
+                by_word["attention"].append(i)
+    for at in dict.fromkeys(tuple(dict.fromkeys(x)) for _, x in sorted(by_word.items())):
+        apart = len(at) > 1 and at[-1] - at[0] >= len(at)
+        if apart and len(at) <= FEW and len({frozenset(row[i].slots) for i in at}) == 1:
+            yield tuple(row[i] for i in at)
 
 
 def _forms(members: Sequence[Layer]) -> Iterator[_Form]:

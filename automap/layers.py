@@ -70,9 +70,16 @@ def layers_of(parameters: Sequence[Param], framework: str, gates: bool = False) 
         _top_level_norm(grouped, words)
     made = []
     for path, slots in grouped.items():
-        norm = bool(words[path] & {"gamma", "beta"} and len(slots) > 1) or bool(STATISTICS & slots.keys())
+        norm = bool(words[path] & {"gamma", "beta"} and len(slots) > 1) and not _is_matrix(slots)
+        norm = norm or bool(STATISTICS & slots.keys())
         made.append(Layer(path, slots, norm))
     return made
+
+
+def _is_matrix(slots: dict[str, Param]) -> bool:
+    """Whether the weight has several dimensions and the bias another shape: in no norm, whatever they are called."""
+    weight, bias = (core(slots[slot].shape) if slot in slots else None for slot in ("weight", "bias"))
+    return weight is not None and bias is not None and len(weight) > 1 and weight != bias
 
 
 def _top_level_norm(grouped: dict[str, dict[str, Param]], words: dict[str, set[str]]) -> None:

@@ -21,15 +21,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from automap import scoring
 from automap.assignment import assign
 from automap.layers import Layer, by_number, core, disorder
 from automap.scoring import Candidates, Features, Floats, Ints
+from automap.straightening import partners
 
 #: How much each part of the evidence counts. Parts are of one kind (0 to 1 per layer), so a weight says how many
 #: others it can outvote.
-WORDS, SAME, NUMBERS, FIT, STRUCTURE, USAGE, ORDER = 1.0, 2.5, 0.7, 1.0, 3.0, 2.0, 1.5
+WORDS, SAME, KIN, NUMBERS, FIT, STRUCTURE, USAGE, ORDER = 1.0, 2.5, 1.0, 0.7, 1.0, 3.0, 2.0, 1.5
 
 SCRAMBLED = 0.2  # more numbered children out of order than this: definition order is not the author's
 ROUNDS = 8  # of annealing
@@ -45,6 +47,7 @@ STARTS: tuple[tuple[tuple[str, ...], float], ...] = (((), 1.0), ((), 0.0))
 MORE_STARTS: tuple[tuple[tuple[str, ...], float], ...] = ((("words",), 0.5), (("order", "words"), 0.5))
 FEW = 5  # candidates per layer that are worth a second look
 EXPLORED = 40  # sets of swaps that are tried
+EXPLORED_WIDE = 20  # and of those that change a name's translation everywhere, or shift siblings by one
 MANY = 20_000  # candidates; of more, those that are neither alike nor at the same place are left out
 ALIKE = 12  # candidates per layer that are kept for likeness
 NEAR = 6  # layers of the same shape to either side that are kept for their place
@@ -52,13 +55,14 @@ NEIGHBOURS = 8  # layers to either side that tell whether order is kept hereabou
 CONFLICT = 0.2  # how much better words must be under another run's choice to put them at odds with this one
 AT_ODDS = 0.5  # what such a choice counts as losing
 NEARLY_ALL = 0.8  # of the repetitions of a block
+WIDE = 1.5  # how much more a lead over what changes several modules counts: each of them has been defined in its order
 FREE = 0.35  # how much less a lead over an unclaimed layer counts: nothing else speaks against that one
 UNSHAPED = 0.6  # how much less any lead counts where shapes are unknown
 HOPELESS = 8.0  # a swap that loses more than this at once is not followed up
 
 
 #: What a `Matcher` keeps for each candidate.
-PER_CANDIDATE = ("words", "same_rank", "same_value", "by_rank", "by_value", "tie")
+PER_CANDIDATE = ("words", "same_rank", "same_value", "kin", "by_rank", "by_value", "tie")
 
 
 @dataclass
@@ -87,13 +91,15 @@ class Doubt:
 class Move:
     """Pairs that are exchanged for others in several places at once.
 
-    ``places`` counts the decisions in it; in a ``free`` one the other choice is a layer that nothing else claims.
+    ``places`` counts the decisions in it; in a ``free`` one the other choice is a layer that nothing else claims; a
+    ``wide`` one changes several modules, or all siblings, at once.
     """
 
     old: Ints
     new: Ints
     places: int
     free: bool
+    wide: bool = False
 
 
 @dataclass
@@ -131,8 +137,9 @@ class Matcher:
         self.words = scoring.names(self.f, self.g, self.c) ** 2
         self.same_rank = scoring.same_path(self.f, self.g, self.c, by_rank=True) ** 6
         self.same_value = scoring.same_path(self.f, self.g, self.c, by_rank=False) ** 6
+        self.kin = scoring.kinship(self.f, self.g, self.c)
         if ignore_names:
-            self.words = self.same_rank = self.same_value = np.zeros(len(self.c))
+            self.words = self.same_rank = self.same_value = self.kin = np.zeros(len(self.c))
         self.by_rank = scoring.numbers(self.f.numbers, self.g.numbers, self.c)
         self.by_value = scoring.numbers(self.f.values, self.g.values, self.c)
         # What is symmetric has to be broken somehow, and in every repetition of a block the same way.
@@ -159,9 +166,12 @@ class Matcher:
         near = np.abs(i * (m - 1) / np.maximum(n - 1, 1) - j) <= NEAR
         zero = np.zeros(len(c))
         k = self._best_few(self.base(0.5, zero, zero), ALIKE, np.flatnonzero(near))
-        thin = self.narrowed(k)
+        self._keep(self.narrowed(k))
+
+    def _keep(self, fewer: Matcher) -> None:
+        """Go on with the candidates of the same problem that another one has."""
         for name in ("c", *PER_CANDIDATE):
-            setattr(self, name, getattr(thin, name))
+            setattr(self, name, getattr(fewer, name))
 
     # -------------------------------------------------------------------------------------------------------- evidence
 
@@ -179,7 +189,7 @@ class Matcher:
     def base(self, w: float, structure: Floats, usage: Floats, without: tuple[str, ...] = ()) -> Floats:
         """Everything but order."""
         words = 0.0 if "words" in without else 1.0
-        score: Floats = words * (WORDS * self.words + SAME * self.same(w))
+        score: Floats = words * (WORDS * self.words + SAME * self.same(w) + KIN * self.kin)
         score = score + NUMBERS * self.numbers(w) + FIT * self.c.fit + STRUCTURE * structure + USAGE * usage
         return score
 
@@ -310,7 +320,44 @@ class Matcher:
         if len(self._runs) > 1:
             self._runs = _distinct([*self._runs, *(self.anneal(*s) for s in MORE_STARTS)])
         best = max((self.settle(s) for s in self._runs), key=lambda s: s.objective)
-        return self._improve(best)
+        return self._straightened(self._improve(best))
+
+    def _crossing(self, chosen: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+        """The chosen candidates that lead from a block to the counterpart of another one, and all that would."""
+        c = self.c
+        ends = list(zip(c.left.tolist(), c.right.tolist(), strict=True))
+        blocks = partners(self.left, self.right, [ends[k] for k in chosen.tolist()])
+        every = np.array([bool(blocks.crossed(u, v)) for u, v in ends], dtype=bool)
+        return chosen[every[chosen]], every
+
+    def _in_crossed_blocks(self, chosen: Ints) -> Iterator[int]:
+        """Left layers in lists of blocks between which a pair leads from one to the counterpart of another."""
+        wrong, _ = self._crossing(chosen)
+        if not len(wrong):
+            return
+        ends = [(int(self.c.left[k]), int(self.c.right[k])) for k in chosen]
+        blocks = partners(self.left, self.right, ends)
+        hit = {x for k in wrong.tolist() for x in blocks.crossed(int(self.c.left[k]), int(self.c.right[k]))}
+        for u, v in ends:
+            around = [("torch", *a[:-1]) for a in blocks.left[u]] + [("mindspore", *b[:-1]) for b in blocks.right[v]]
+            if not hit.isdisjoint(around):
+                yield u
+
+    def _straightened(self, s: Solution) -> Solution:
+        """The same without pairs that lead from a block to the counterpart of another one, where that is possible."""
+        if self.ignore_names:
+            return s
+        wrong, every = self._crossing(s.chosen)
+        if not len(wrong):
+            return s
+        k = np.flatnonzero(~every)
+        straight = self.narrowed(k)
+        found = straight.settle(np.searchsorted(k, np.setdiff1d(s.chosen, wrong)), rounds=ROUNDS)
+        if len(found.chosen) < len(s.chosen):
+            return s
+        self._runs = [np.searchsorted(k, np.setdiff1d(run, np.flatnonzero(every))) for run in self._runs]
+        self._keep(straight)
+        return self._improve(self.evaluate(found.chosen))
 
     def _trust(self) -> float:
         """How far definition order tells: how well those layers keep it that are told apart without it.
@@ -382,7 +429,7 @@ class Matcher:
             k = self._best_few(s.score, FEW, np.concatenate([s.chosen, self._siblings(s.chosen)]))
             near = self.narrowed(k)
             now = near.evaluate(np.searchsorted(k, s.chosen))
-            self._tried = [(k, now, move, near.after(now, move)) for move in near.moves(now)[:EXPLORED]]
+            self._tried = [(k, now, move, near.after(now, move)) for move in near.moves(now)]
             better = [alt for _, _, _, alt in self._tried if alt is not None and alt.objective > now.objective + 1e-6]
             if not better:
                 break
@@ -401,8 +448,10 @@ class Matcher:
     def moves(self, s: Solution) -> list[Move]:
         """Sets of exchanges that belong together (the same two local names, wherever they stand), likely ones first."""
         groups: dict[tuple[Hashable, ...], list[_Exchange]] = defaultdict(list)
-        for exchange in self._exchanges(s):
+        for exchange in (*self._exchanges(s), *self._rotations(s)):
             groups[exchange.kind].append(exchange)
+        for kind, members in self._everywhere(groups):
+            groups[kind] = members
         out: list[tuple[bool, float, int, Move]] = []
         for kind, members in groups.items():
             members.sort(key=lambda x: x.loss)
@@ -417,10 +466,13 @@ class Matcher:
                 np.array([k for x in taken for k in x.new]),
                 len({x.place for x in taken}),
                 kind[0] == "free",
+                kind[0] in ("everywhere", "rotation"),
             )
             # Which block is which is seldom in doubt, and there are many pairs of blocks: those come last.
             out.append((kind[0] == "blocks", sum(x.loss for x in taken) / len(taken), len(out), move))
-        return [x[3] for x in sorted(out, key=lambda x: x[:3])]
+        ranked = sorted(out, key=lambda x: x[:3])
+        few = [x[3] for x in ranked if not x[3].wide][:EXPLORED]
+        return few + [x[3] for x in ranked if x[3].wide][:EXPLORED_WIDE]
 
     def _exchanges(self, s: Solution) -> Iterator[_Exchange]:
         """Every exchange of two chosen pairs, or of one for a pair with a layer that is free."""
@@ -447,6 +499,40 @@ class Matcher:
                 kind = ("free", _pattern(self.left[u1].parts), _pattern(self.right[v2].parts))
                 yield _Exchange(float(s.score[k22] - s.score[k12]), (k22,), (k12,), (u1, -1 - v2), kind, u1)
 
+    @staticmethod
+    def _everywhere(
+        groups: dict[tuple[Hashable, ...], list[_Exchange]],
+    ) -> list[tuple[tuple[Hashable, ...], list[_Exchange]]]:
+        """Exchanges of the same local names in different modules, put together: a translation holds everywhere."""
+        wide: dict[tuple[Hashable, ...], list[list[_Exchange]]] = defaultdict(list)
+        for kind, members in groups.items():
+            if kind[0] in ("siblings", "rotation"):
+                wide[("everywhere", *kind[2:])].append(members)
+        return [(kind, [x for some in every for x in some]) for kind, every in wide.items() if len(every) > 1]
+
+    def _rotations(self, s: Solution) -> Iterator[_Exchange]:
+        """Siblings that could as well go over shifted by one: what is defined first here may be the last one there."""
+        c = self.c
+        at = {(u, v): k for k, (u, v) in enumerate(zip(c.left.tolist(), c.right.tolist(), strict=True))}
+        rows: dict[tuple[int, int, int], list[int]] = defaultdict(list)
+        for k in s.chosen.tolist():
+            u, v = int(c.left[k]), int(c.right[k])
+            rows[int(self.parent_l[u]), int(self.parent_r[v]), int(self.shape[u])].append(k)
+        for row in rows.values():
+            if not 2 < len(row) <= FEW + 1:
+                continue
+            row.sort(key=lambda k: int(self.rank_r[c.right[k]]))
+            lefts, rights = c.left[row].tolist(), c.right[row].tolist()
+            parts = self.left[lefts[0]].parts
+            names = tuple(self.left[u].parts[-1:] for u in lefts)
+            for by in (1, -1):
+                new = [at.get((u, rights[(i + by) % len(row)])) for i, u in enumerate(lefts)]
+                if None not in new:
+                    taken = tuple(k for k in new if k is not None)
+                    loss = float(s.score[row].sum() - s.score[list(taken)].sum())
+                    kind = ("rotation", _pattern(parts[:-1]), names, by)
+                    yield _Exchange(loss, tuple(row), taken, tuple(lefts), kind, parts[:-1])
+
     def doubts(self, chosen: Ints) -> dict[int, Doubt]:
         """For each left layer that an alternative changes: the alternative that loses least, per decision."""
         out: dict[int, Doubt] = {}
@@ -460,7 +546,9 @@ class Matcher:
             # Order counts as far as it is kept hereabouts: where some layers have moved, others may have as well.
             kept = self._kept_around(k[now.chosen])[c.left[before]].mean()
             order = ORDER * self.trust * (self.in_order(k[now.chosen]) - self.in_order(k[alt.chosen]))
-            loss = (now.objective - alt.objective - (1 - kept) * order) / move.places
+            loss = (now.objective - alt.objective - (1 - kept) * max(order, 0.0 if move.wide else order)) / move.places
+            if move.wide:
+                loss *= 1 + (WIDE - 1) * self.trust
             if move.free and self.same_value[before].min() < 1:
                 loss *= FREE
             if not self.shapes:
@@ -472,6 +560,8 @@ class Matcher:
         for u, v in self._conflicts(chosen):
             if u not in out or out[u].loss > AT_ODDS:
                 out[u] = Doubt(AT_ODDS, v)
+        for u in self._in_crossed_blocks(chosen):
+            out[u] = Doubt(0.0, out[u].instead if u in out else -1)
         self._spread(out, chosen)
         return out
 

@@ -21,7 +21,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from automap.layers import Layer, bare_paths, core, form, number_ranks
-from automap.names import NORM_TOKENS, likeness, tokens
+from automap.names import NORM_TOKENS, is_attention_word, likeness, tokens
 from automap.reach import can_reach
 
 Floats = NDArray[np.float64]
@@ -109,13 +109,22 @@ class Features:
         self.values = _padded(values)
 
 
+#: What siblings share that are called queries, keys and values, though by different words.
+QUERIES_KEYS_VALUES = "q, k, v"
+
+
 def _places(path: tuple[str, ...]) -> list[Hashable]:
-    """The modules around a layer; and where siblings' names have several words, the siblings that share one of them."""
+    """The modules around a layer; and where siblings' names have several words, the siblings that share one of them.
+
+    Queries, keys and values belong together whatever they are called.
+    """
     keys: list[Hashable] = []
     for i, part in enumerate(path):
         keys.append(path[:i])
         for t in tokens(part):
             keys.append((path[:i], t))
+            if is_attention_word(t):
+                keys.append((path[:i], QUERIES_KEYS_VALUES))
     return keys
 
 
@@ -287,6 +296,42 @@ def names(f: Features, g: Features, c: Candidates) -> Floats:
     hit = (sims.max(axis=2) * wa).sum(axis=1) + (sims.max(axis=1) * wb).sum(axis=1)
     word: Floats = hit / np.maximum(wa.sum(axis=1) + wb.sum(axis=1), 1e-9)
     return word
+
+
+def kinship(f: Features, g: Features, c: Candidates) -> Floats:
+    """Whether both of a pair belong to families of the same size, or stand alone beside such: 1, else 0.
+
+    A family is what a word puts together among siblings of one shape (``dense1`` to ``dense3`` beside ``projection``),
+    or attention's words (``q``, ``k`` and ``v`` beside ``o``).
+    """
+    mine, theirs = _families(f.layers)[c.left], _families(g.layers)[c.right]
+    alike: Floats = ((mine == theirs).all(axis=1) & (mine.sum(axis=1) > 0)).astype(np.float64)
+    return alike
+
+
+def _families(layers: list[Layer]) -> Ints:
+    """For each layer, how many it is of in a family, and how many stand in one beside it: one of the two is 0."""
+    siblings: dict[Hashable, list[int]] = defaultdict(list)
+    for i, layer in enumerate(layers):
+        siblings[layer.parts[:-1], layer.main[1].shape and tuple(sorted(layer.main[1].shape))].append(i)
+    out = np.zeros((len(layers), 2), dtype=np.int64)
+    for group in siblings.values():
+        if not 2 < len(group) <= NEAREST or not layers[group[0]].parts:
+            continue
+        by_word: dict[str, list[int]] = defaultdict(list)
+        for i in group:
+            words = set(tokens(layers[i].parts[-1]))
+            for t in words:
+                by_word[t].append(i)
+            if any(is_attention_word(t) for t in words):
+                by_word[QUERIES_KEYS_VALUES].append(i)
+        whole = by_word.pop(QUERIES_KEYS_VALUES, [])
+        some = [x for x in (whole, *by_word.values()) if 1 < len(x) < len(group)]
+        family = max(some, key=len, default=whole)
+        if len(family) > 1:
+            out[group, 1] = len(family)
+            out[family] = len(family), 0
+    return out
 
 
 def numbers(fa: Ints, ga: Ints, c: Candidates) -> Floats:

@@ -1,0 +1,161 @@
+"""Blocks that are each other's: numbered modules most of whose layers go over to one numbered module of the other side.
+
+A layer of one block does not belong to the counterpart of another block. Where a matching says so, either the layer
+has been taken for its like in the other block, or the blocks have been taken for each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from automap.layers import Layer, core
+
+Path = tuple[str, ...]
+Content = Counter[Hashable]
+
+#: How much of two blocks must be matched to each other for them to be each other's (Dice's coefficient).
+MOSTLY = 0.5
+
+#: How alike the blocks of two lists must be, on average, when one list is read backwards; and how much more alike than
+#: those of any two lists that are read the same way.
+BACKWARDS, MORE = 0.9, 0.05
+
+
+@dataclass(frozen=True)
+class Turned:
+    """One side with the lists turned round that run the other way than on the other side.
+
+    Attributes:
+        layers: the layers, under the numbers that their blocks have when counted from the other end.
+        at: for each of them, its position before.
+        unsure: positions (as before) of blocks of which it is not certain that their like stand the other way round.
+    """
+
+    layers: list[Layer]
+    at: list[int]
+    unsure: frozenset[int]
+
+
+def turned(left: Sequence[Layer], right: Sequence[Layer]) -> Turned:
+    """The right side with those lists turned round whose blocks run the other way there, as their shapes tell.
+
+    Blocks of one form are alike, so a list that is read backwards shows in the others: in the order in which the forms
+    come. Of two forms alone that is no proof, for the list may as well begin elsewhere.
+    """
+    layers, at = list(right), list(range(len(right)))
+    unsure: set[int] = set()
+    theirs = {parent: blocks for parent, blocks in _lists(right).items() if _says(blocks)}
+    if theirs:
+        ours = list({_signature(blocks): blocks for blocks in _lists(left).values() if _says(blocks)}.values())
+        for parent, blocks in theirs.items():
+            if _runs_backwards(ours, blocks):
+                at, layers, moved = _turn(layers, at, parent, [int(b) for b in blocks])
+                if len(set(_signature(blocks))) < 3:
+                    unsure |= moved
+    return Turned(layers, at, frozenset(unsure))
+
+
+def _lists(layers: Sequence[Layer]) -> dict[Path, dict[str, Content]]:
+    """The numbered children of each module, by their numbers, each with the shapes of its layers."""
+    found: dict[Path, dict[str, Content]] = defaultdict(dict)
+    for layer in layers:
+        shape = core(layer.main[1].shape)
+        if shape is None:
+            return {}
+        for i, part in enumerate(layer.parts):
+            if part.isdigit():
+                found[layer.parts[:i]].setdefault(part, Counter())[tuple(sorted(shape)), layer.norm] += 1
+    return {parent: dict(sorted(x.items(), key=lambda item: int(item[0]))) for parent, x in found.items()}
+
+
+def _signature(blocks: dict[str, Content]) -> tuple[Hashable, ...]:
+    return tuple(frozenset(content.items()) for content in blocks.values())
+
+
+def _says(blocks: dict[str, Content]) -> bool:
+    """Whether a list reads otherwise backwards, though it has blocks that are alike."""
+    forms = _signature(blocks)
+    return len(forms) > 2 and 1 < len(set(forms)) < len(forms) and forms != forms[::-1]
+
+
+def _runs_backwards(ours: Sequence[dict[str, Content]], blocks: dict[str, Content]) -> bool:
+    theirs = list(blocks.values())
+    best = {1: 0.0, -1: 0.0}
+    for other in ours:
+        mine = list(other.values())
+        if len(mine) == len(theirs):
+            for way in best:
+                both = zip(mine, theirs[::way], strict=True)
+                alike = sum((a & b).total() / min(a.total(), b.total()) for a, b in both) / len(mine)
+                best[way] = max(best[way], alike)
+    return best[-1] >= BACKWARDS and best[-1] > best[1] + MORE
+
+
+def _turn(
+    layers: list[Layer], at: list[int], parent: Path, numbers: list[int]
+) -> tuple[list[int], list[Layer], set[int]]:
+    """One list turned round: its blocks get each other's numbers, and each other's places in the order."""
+    d = len(parent)
+    other = dict(zip(numbers, numbers[::-1], strict=True))
+    inside = [i for i, x in enumerate(layers) if x.parts[:d] == parent and len(x.parts) > d and x.parts[d].isdigit()]
+    held: dict[int, list[int]] = defaultdict(list)
+    for i in inside:
+        held[other[int(layers[i].parts[d])]].append(i)
+    new_layers, new_at = list(layers), list(at)
+    for i, (number, k) in zip(inside, ((n, k) for n in sorted(held) for k in held[n]), strict=True):
+        parts = layers[k].parts
+        new_layers[i] = replace(layers[k], path=".".join((*parts[:d], str(number), *parts[d + 1 :])))
+        new_at[i] = at[k]
+    return new_at, new_layers, {at[i] for i in inside}
+
+
+@dataclass(frozen=True)
+class Partners:
+    """Which numbered modules are each other's under a matching.
+
+    Attributes:
+        left, right: for each layer, the numbered modules around it that have a counterpart, outermost first.
+        of: for each such module on the left, its counterpart.
+    """
+
+    left: list[list[Path]]
+    right: list[list[Path]]
+    of: dict[Path, Path]
+
+    def crossed(self, u: int, v: int) -> list[Path]:
+        """The lists around two layers that are each other's, where the layers stand in blocks that are not."""
+        out: list[Path] = []
+        for a in self.left[u]:
+            for b in self.right[v]:
+                mine = self.of[a]
+                if mine != b and mine[:-1] == b[:-1]:
+                    out += (("torch", *a[:-1]), ("mindspore", *b[:-1]))
+        return out
+
+
+def partners(left: Sequence[Layer], right: Sequence[Layer], pairs: Iterable[tuple[int, int]]) -> Partners:
+    """The numbered modules that are each other's when layers are matched in these pairs."""
+    above_l, above_r = ([_numbered(layer.parts) for layer in side] for side in (left, right))
+    size_l, size_r = (Counter(a for above in side for a in above) for side in (above_l, above_r))
+    votes: dict[Path, Counter[Path]] = defaultdict(Counter)
+    for u, v in pairs:
+        for a in above_l[u]:
+            votes[a].update(above_r[v])
+    best: dict[Path, Path] = {}
+    back: dict[Path, tuple[float, Path]] = {}
+    for a, counts in votes.items():
+        dice, b = max((2 * n / (size_l[a] + size_r[b]), b) for b, n in counts.items()) if counts else (0.0, ())
+        if dice > MOSTLY:
+            best[a] = b
+            back[b] = max(back.get(b, (0.0, ())), (dice, a))
+    of = {a: b for a, b in best.items() if back[b][1] == a}
+    taken = set(of.values())
+    mine = [[a for a in above if a in of] for above in above_l]
+    theirs = [[b for b in above if b in taken] for above in above_r]
+    return Partners(mine, theirs, of)
+
+
+def _numbered(path: Path) -> list[Path]:
+    return [path[: i + 1] for i, part in enumerate(path) if part.isdigit()]
