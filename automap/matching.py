@@ -18,6 +18,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import scipy.sparse as sp
@@ -448,7 +449,7 @@ class Matcher:
     def moves(self, s: Solution) -> list[Move]:
         """Sets of exchanges that belong together (the same two local names, wherever they stand), likely ones first."""
         groups: dict[tuple[Hashable, ...], list[_Exchange]] = defaultdict(list)
-        for exchange in (*self._exchanges(s), *self._rotations(s)):
+        for exchange in chain(self._exchanges(s), self._rotations(s)):
             groups[exchange.kind].append(exchange)
         for kind, members in self._everywhere(groups):
             groups[kind] = members
@@ -507,7 +508,8 @@ class Matcher:
         wide: dict[tuple[Hashable, ...], list[list[_Exchange]]] = defaultdict(list)
         for kind, members in groups.items():
             if kind[0] in ("siblings", "rotation"):
-                wide[("everywhere", *kind[2:])].append(members)
+                everywhere = ("everywhere", *kind[2:])
+                wide[everywhere].append(members)
         return [(kind, [x for some in every for x in some]) for kind, every in wide.items() if len(every) > 1]
 
     def _rotations(self, s: Solution) -> Iterator[_Exchange]:
