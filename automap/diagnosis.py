@@ -14,6 +14,7 @@ from automap.activations import Activations, Kept, may_be
 from automap.dtypes import Array
 from automap.experiments import Explanation
 from automap.findings import Kind
+from automap.graph import ancestors
 from automap.recording import SAME, Call, Observed, distance, fit
 from automap.repairs import Tools
 from automap.running import Forward, Inputs, Runner
@@ -122,7 +123,20 @@ class Patient:
                 for cell, module in self._tied(ours, theirs):
                     row = votes.setdefault(cell, {})
                     row[module] = row.get(module, 0) + 1
-        return {path: sorted(row, key=lambda p: -row[p]) for path, row in votes.items()}
+        every = {(cell, module) for cell, row in votes.items() for module in row}
+        below: tuple[dict[str, set[tuple[str, str]]], ...] = ({}, {})
+        for pair in every:
+            for side, path in zip(below, pair, strict=True):
+                for outer in {"", *ancestors(path)} - {path}:
+                    side.setdefault(outer, set()).add(pair)
+
+        def is_whole(cell: str, module: str) -> bool:
+            """Whether they have the same children: else the one does only a piece of the other's work."""
+            inside = below[0].get(cell, set()) ^ below[1].get(module, set())
+            return all(c == cell or m == module for c, m in inside)
+
+        whole = {cell: [m for m in row if is_whole(cell, m)] for cell, row in votes.items()}
+        return {cell: sorted(ms, key=lambda m: -votes[cell][m]) for cell, ms in whole.items() if ms}
 
     def _tied(self, ours: Sequence[str], theirs: Sequence[str]) -> Iterator[tuple[str, str]]:
         """The owners of one parameter on both sides: of a tied one, those that do the same with it."""

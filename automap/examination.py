@@ -439,6 +439,8 @@ class _State:
         parts = whole.size // natural.size
         if whole.shape[-1] % parts:
             return None
+        if whole.ndim == natural.ndim and sum(a != b for a, b in zip(whole.shape, natural.shape, strict=True)) > 1:
+            return None  # an image of another size
         for piece in np.split(whole, parts, axis=-1):
             fitted = fit(piece, natural)
             if fitted is not None and fitted[1] < SAME:

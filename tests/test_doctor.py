@@ -376,3 +376,71 @@ def test_the_command_examines_on_request(tmp_path: Path, capsys: pytest.CaptureF
 def test_the_public_function_takes_the_flag():
     net = attention("torch")
     assert automap.validate(HEAD, net, attention("mindspore"), inputs=["float32[2,8,8]"], per_layer=True).passed
+
+
+def test_strides_in_another_order():
+    """The second convolution of two has the stride of the first: what it gives is a part of what PyTorch has there."""
+    import torch
+    from mindspore import nn
+
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 1, stride=2, bias=False), torch.nn.Conv2d(8, 8, 3, padding=1, bias=False),
+        torch.nn.BatchNorm2d(8),
+    ).eval()  # fmt: skip
+    port = nn.SequentialCell(
+        nn.Conv2d(3, 8, 1), nn.Conv2d(8, 8, 3, stride=2, pad_mode="pad", padding=1), nn.BatchNorm2d(8)
+    )
+    found = validate(automap.infer(net, port, static=True), net, port, inputs=[IMAGE])
+    assert found.exit_code == 3
+    assert [(f.cause, f.mindspore, f.proven) for f in found.findings] == [
+        ("stride", ("0",), True),
+        ("stride", ("1",), True),
+    ]
+
+
+def test_a_cell_that_does_a_piece_of_a_module():
+    """A table has a cell of its own here, and a scale has a module of its own there: only what is whole is compared."""
+    import mindspore
+    import torch
+    from mindspore import nn
+
+    class Scale(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.size = torch.nn.Parameter(torch.rand(6))
+
+        def forward(self, x: Any) -> Any:
+            return x * self.size
+
+    class Block(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Parameter(torch.rand(4, 6))
+            self.fc, self.act, self.scale = torch.nn.Linear(6, 6), torch.nn.GELU(), Scale()
+
+        def forward(self, x: Any) -> Any:
+            return x + self.scale(self.act(self.fc(x + self.table)))
+
+    class Table(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = mindspore.Parameter(np.zeros((4, 6), np.float32))
+
+        def construct(self) -> Any:
+            return self.table * 1
+
+    class Port(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.places, self.fc, self.act = Table(), nn.Dense(6, 6), nn.GELU(approximate=True)
+            self.size = mindspore.Parameter(np.ones(6, np.float32))
+
+        def construct(self, x: Any) -> Any:
+            return x + self.size * self.act(self.fc(x + self.places()))
+
+    net, port = torch.nn.Sequential(Block(), Block()), nn.SequentialCell(Port(), Port())
+    names = {"table": "places.table", "fc.weight": "fc.weight", "fc.bias": "fc.bias", "scale.size": "size"}
+    mapping = Mapping.from_dict({f"{i}.{t}": f"{i}.{m}" for i in (0, 1) for t, m in names.items()})
+    found = validate(mapping, net, port, inputs=["float32[2,4,6]"])
+    assert found.exit_code == 3
+    assert [(f.cause, f.mindspore, f.proven) for f in found.findings] == [("gelu", ("0.act", "1.act"), True)]
