@@ -333,7 +333,8 @@ class Matcher:
 
     def _in_crossed_blocks(self, chosen: Ints) -> Iterator[int]:
         """Left layers in lists of blocks between which a pair leads from one to the counterpart of another."""
-        wrong, _ = self._crossing(chosen)
+        wrong, every = self._crossing(chosen)
+        wrong = self._unforced(wrong, every)
         if not len(wrong):
             return
         ends = [(int(self.c.left[k]), int(self.c.right[k])) for k in chosen]
@@ -343,6 +344,20 @@ class Matcher:
             around = [("torch", *a[:-1]) for a in blocks.left[u]] + [("mindspore", *b[:-1]) for b in blocks.right[v]]
             if not hit.isdisjoint(around):
                 yield u
+
+    def _unforced(self, wrong: Ints, every: NDArray[np.bool_]) -> Ints:
+        """Of pairs that cross blocks, those of modules that could do otherwise.
+
+        A module can stand at the end of one block here, and at the start of the next one there. Then it goes over as a
+        whole, and what it has of a shape of its own can go nowhere else.
+        """
+        c = self.c
+        free = set(c.left[~every].tolist())
+        modules: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for k in wrong.tolist():
+            modules[int(self.parent_l[c.left[k]]), int(self.parent_r[c.right[k]])].append(k)
+        could = [ks for ks in modules.values() if all(int(c.left[k]) in free for k in ks)]
+        return np.array([k for ks in could for k in ks], dtype=np.int64)
 
     def _straightened(self, s: Solution) -> Solution:
         """The same without pairs that lead from a block to the counterpart of another one, where that is possible."""

@@ -457,6 +457,25 @@ CASES = [
             ),
         ),
     ),
+    Case(
+        "what begins a stage in PyTorch ends the one before in the port",
+        each(
+            4,
+            lambda i: (
+                (
+                    f"ln:{16 << i} s.{i}.down.n s.{i - 1}.down.n; "
+                    f"linear:{8 << i}x{16 << i} s.{i}.down.r s.{i - 1}.down.r plain; "
+                    if i
+                    else ""
+                )
+                + "; ".join(
+                    f"ln:{8 << i} s.{i}.b.{k}.n; linear:{16 << i}x{8 << i} s.{i}.b.{k}.up; "
+                    f"linear:{8 << i}x{16 << i} s.{i}.b.{k}.out"
+                    for k in (0, 1)
+                )
+            ),
+        ),
+    ),
     # What a listing cannot tell.
     Case(
         "symmetric: q, k, v under names that say nothing, shuffled",
