@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 from automap.graph import Param, Shape, ancestors
 from automap.names import RECURRENT, STATISTICS, TOP_LEVEL_SLOTS, slot_of, split_leaf, tokens
@@ -21,10 +22,12 @@ class Layer:
 
     @cached_property
     def main(self) -> tuple[str, Param]:
-        """The parameter that stands for the layer: its weight, or the first one it has."""
+        """The parameter that stands for the layer: its weight, or the largest one it has, whatever their order is."""
         if "weight" in self.slots:
             return "weight", self.slots["weight"]
-        return next(iter(self.slots.items()))
+        if len(self.slots) == 1 or any(p.shape is None for p in self.slots.values()):
+            return next(iter(self.slots.items()))
+        return max(self.slots.items(), key=lambda item: (prod(item[1].shape or ()), item[0]))
 
     @property
     def statistics(self) -> bool:
@@ -42,9 +45,31 @@ class Layer:
 
 
 def gates_apart(torch: Sequence[Param], mindspore: Sequence[Param]) -> bool:
-    """Whether only one side has recurrent layers: then the other has their gates as layers of their own."""
-    have = [any(RECURRENT.match(p.leaf) for p in side) for side in (torch, mindspore)]
-    return have[0] != have[1]
+    """Whether one side has the gates of recurrent layers as layers of their own.
+
+    So it is where the other side alone has recurrent layers, or has more of them, and matrices of the shapes of those
+    stand elsewhere.
+    """
+    apart, rest = zip(*map(_recurrent, (torch, mindspore)), strict=True)
+    if bool(apart[0]) != bool(apart[1]):
+        return True
+    for mine, theirs, plain in ((apart[0], apart[1], rest[1]), (apart[1], apart[0], rest[0])):
+        more = mine - theirs
+        if more and not more - plain:
+            return True
+    return False
+
+
+def _recurrent(side: Sequence[Param]) -> tuple[Counter[Shape | None], Counter[Shape | None]]:
+    """The shapes of the weights of recurrent layers, and of other matrices."""
+    apart: Counter[Shape | None] = Counter()
+    rest: Counter[Shape | None] = Counter()
+    for p in side:
+        if RECURRENT.match(p.leaf):
+            apart[p.shape] += p.leaf.startswith("weight")
+        elif p.shape is None or len(p.shape) == 2:
+            rest[p.shape] += 1
+    return apart, rest
 
 
 def layers_of(parameters: Sequence[Param], framework: str, gates: bool = False) -> list[Layer]:
