@@ -9,7 +9,7 @@ import pytest
 from automap import Mapping
 from automap.graph import Listing, Param
 from automap.inference import match
-from automap.layers import layers_of
+from automap.layers import layers_of, number_ranks
 from automap.straightening import partners, turned
 
 Rows = Iterable[tuple[str, tuple[int, ...]]]
@@ -126,3 +126,33 @@ def test_pieces_that_stand_apart_are_joined_by_the_word_that_they_share() -> Non
     for i in range(3):
         assert joined[f"h.{i}.att.qkv.weight"] == tuple(f"b.{i}.att.dense{k}.weight" for k in (1, 2, 3))
         assert joined[f"h.{i}.att.out.weight"] == (f"b.{i}.att.projection.weight",)
+
+
+def test_the_order_of_parameters_does_not_say_which_of_them_stands_for_a_recurrent_layer() -> None:
+    words = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+    shapes = {"weight_ih_l0": (32, 8), "weight_hh_l0": (32, 8), "bias_ih_l0": (32,), "bias_hh_l0": (32,)}
+    torch = [(f"rnns.{i}.{w}", shapes[w]) for i in range(3) for w in words]
+    port = [(f"lstms.{i}.{w}", shapes[w]) for i in range(3) for w in (words if i % 2 else words[::-1])]
+    assert pairs(matched(torch, port)) == {t: t.replace("rnns", "lstms") for t, _ in torch}
+
+
+def test_some_recurrent_cells_have_their_gates_as_layers_and_another_layer_has_not() -> None:
+    ends = {"ih": (40, 24), "hh": (40, 10)}
+    torch = [(f"encoder.lstm.weight_{e}_l0", (32, 8)) for e in ends] + [
+        (f"encoder.lstm.bias_{e}_l0", (32,)) for e in ends
+    ]
+    port = list(torch)
+    truth = {t: t for t, _ in torch}
+    for cell in ("attention", "decoder"):
+        torch += [(f"{cell}.weight_{e}", shape) for e, shape in ends.items()]
+        torch += [(f"{cell}.bias_{e}", shape[:1]) for e, shape in ends.items()]
+        for k, (e, shape) in enumerate(ends.items(), 1):
+            port += [(f"steps.{cell}.linear{k}.weight", shape), (f"steps.{cell}.linear{k}.bias", shape[:1])]
+            truth |= {f"{cell}.{w}_{e}": f"steps.{cell}.linear{k}.{w}" for w in ("weight", "bias")}
+    assert pairs(matched(torch, port)) == truth
+
+
+def test_a_number_counts_among_those_after_the_same_words() -> None:
+    parts = [("block1",), ("block2_a",), ("block2_b",), ("block3_a",), ("conv7",)]
+    ranks = number_ranks(parts)
+    assert [ranks[(), part] for (part,) in parts] == [0, 1, 1, 2, 0]
