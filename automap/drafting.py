@@ -242,16 +242,23 @@ class Draft:
     def _transforms(self) -> None:
         """What the shapes say happens to each array; which of several ways it is, from its siblings."""
         open_pairs: list[tuple[_Pair, list[Axes]]] = []
+        turned_stacks: list[_Pair] = []
+        turned_plain: list[_Pair] = []
         votes: dict[tuple[str, int], set[Axes]] = defaultdict(set)
         for pair in self.entries.values():
             if pair.told or pair.whole:
                 continue
             choices = ways(pair.t, pair.m)
             pair.transform = reaching(pair.t, pair.m, choices[0]) if choices else ()
+            if choices and choices[0] != tuple(range(len(choices[0]))):
+                (turned_stacks if len(choices[0]) > 2 and self.is_compound(pair) else turned_plain).append(pair)
             if len(choices) == 1 and len(choices[0]) > 1:
                 votes[_kind(pair.m), len(choices[0])].add(choices[0])
             elif len(choices) > 1:
                 open_pairs.append((pair, choices))
+        for pair in () if turned_plain else turned_stacks:
+            if not pair.pinned:
+                pair.reasons.append("its matrices would be the only ones here that are transposed")
         turned = {axes for kinds in votes.values() for axes in kinds if axes != tuple(range(len(axes)))}
         for pair, choices in open_pairs:
             n = len(choices[0])

@@ -347,15 +347,19 @@ def _joins(s: int, here: _Side, there: _Side, unstacked: bool) -> Iterator[_Join
         return
     sizes = {_product(k) for k in wanted_layers}
     units: dict[tuple[Any, ...], list[_Place]] = defaultdict(list)
+    first: dict[tuple[Any, ...], tuple[str, ...]] = {}
     for prefix, suffix, row in here.rows():
-        for members in _windows([layer for layer in row if _key(layer) in spare]):
+        for members in _choices([layer for layer in row if _key(layer) in spare]):
             if sum(_product(_key(layer)) for layer in members) not in sizes:
                 continue
             for form in here.forms(members):
                 if _sorted(form.shape) in wanted_layers:
-                    names = tuple(layer.parts[len(prefix)] for layer in members)
-                    unit = (_pattern(prefix), _pattern(suffix), names, form.op, form.axis)
-                    units[unit].append(_Place(members, form))
+                    at = {layer.parts[len(prefix)]: layer for layer in members}
+                    # A listing may define the same siblings in another order elsewhere: that is one kind all the same.
+                    kind = (_pattern(prefix), _pattern(suffix), frozenset(at), form.op, form.axis)
+                    names = first.setdefault(kind, tuple(at))
+                    unit = (*kind[:2], names, *kind[3:])
+                    units[unit].append(_Place(tuple(at[name] for name in names), form))
     for unit, places in units.items():
         change: Counter[Hashable] = Counter()
         for place in places:
@@ -427,6 +431,17 @@ def _rows(layers: Sequence[Layer]) -> Iterator[tuple[tuple[str, ...], tuple[str,
     for (prefix, suffix), row in rows.items():
         if len(row) > 1:
             yield prefix, suffix, row
+
+
+def _choices(row: list[Layer]) -> Iterator[tuple[Layer, ...]]:
+    """Members of a row that could be pieces of one; what leads back may stand between them (gate, down, up)."""
+    found = list(_windows(row))
+    by_shape: dict[Shape, list[Layer]] = defaultdict(list)
+    for layer in row:
+        by_shape[layer.main[1].shape or ()].append(layer)
+    if len(by_shape) == 2 and next(iter(by_shape))[::-1] in by_shape:
+        found += (members for some in by_shape.values() for members in _windows(some))
+    yield from {tuple(layer.path for layer in members): members for members in found}.values()
 
 
 def _windows(row: list[Layer]) -> Iterator[tuple[Layer, ...]]:

@@ -116,18 +116,6 @@ def test_a_matrix_is_no_norm_whatever_its_parameters_are_called() -> None:
     assert not any(e.review for e in found.entries)
 
 
-def test_pieces_that_stand_apart_are_joined_by_the_word_that_they_share() -> None:
-    torch, port = [], []
-    for i in range(3):
-        torch += [(f"h.{i}.att.qkv.weight", (96, 32)), (f"h.{i}.att.out.weight", (32, 32))]
-        port += [(f"b.{i}.att.{x}.weight", (32, 32)) for x in ("dense3", "projection", "dense1", "dense2")]
-    found = matched(torch, port)
-    joined = {e.torch[0]: e.mindspore for e in found.entries}
-    for i in range(3):
-        assert joined[f"h.{i}.att.qkv.weight"] == tuple(f"b.{i}.att.dense{k}.weight" for k in (1, 2, 3))
-        assert joined[f"h.{i}.att.out.weight"] == (f"b.{i}.att.projection.weight",)
-
-
 def test_the_order_of_parameters_does_not_say_which_of_them_stands_for_a_recurrent_layer() -> None:
     words = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
     shapes = {"weight_ih_l0": (32, 8), "weight_hh_l0": (32, 8), "bias_ih_l0": (32,), "bias_hh_l0": (32,)}
