@@ -163,26 +163,19 @@ def core(shape: Shape | None) -> Shape | None:
 
 
 def number_ranks(paths: list[tuple[str, ...]]) -> dict[tuple[tuple[str, ...], str], int]:
-    """The rank of each numbered child's number among those of the siblings that begin with the same words."""
+    """The rank of each numbered child among the siblings that differ from it only in the number."""
     groups: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, tuple[int, ...]]] = defaultdict(dict)
     for path in paths:
         for i, part in enumerate(path):
-            words, nums = _numbered_words(part)
+            toks = tokens(part)
+            nums = tuple(int(t) for t in toks if t.isdigit())
             if nums:
-                groups[path[:i], words][part] = nums
+                groups[path[:i], tuple(t for t in toks if not t.isdigit())][part] = nums
     out = {}
     for (parent, _), members in groups.items():
-        rank = {nums: r for r, nums in enumerate(sorted(set(members.values())))}
-        out.update({(parent, part): rank[nums] for part, nums in members.items()})
+        for r, part in enumerate(sorted(members, key=lambda p: members[p])):
+            out[parent, part] = r
     return out
-
-
-def _numbered_words(part: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The words in front of the numbers in one part of a path, and the numbers."""
-    toks = tokens(part)
-    nums = tuple(int(t) for t in toks if t.isdigit())
-    first = next((i for i, t in enumerate(toks) if t.isdigit()), 0)
-    return toks[:first], nums
 
 
 def form(layer: Layer) -> Hashable:
