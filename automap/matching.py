@@ -28,7 +28,7 @@ from automap import scoring
 from automap.assignment import assign
 from automap.layers import Layer, by_number, core, disorder
 from automap.scoring import Candidates, Features, Floats, Ints
-from automap.straightening import partners
+from automap.straightening import counted, partners
 
 #: How much each part of the evidence counts. Parts are of one kind (0 to 1 per layer), so a weight says how many
 #: others it can outvote.
@@ -321,7 +321,27 @@ class Matcher:
         if len(self._runs) > 1:
             self._runs = _distinct([*self._runs, *(self.anneal(*s) for s in MORE_STARTS)])
         best = max((self.settle(s) for s in self._runs), key=lambda s: s.objective)
-        return self._straightened(self._improve(best))
+        return self._straightened(self._in_step(self._improve(best)))
+
+    def _in_step(self, s: Solution) -> Solution:
+        """The same with blocks that are alike in the order of their numbers, which then is no longer in doubt."""
+        c = self.c
+        if self.ignore_names or not self.shapes:
+            return s
+        pairs = dict(zip(c.left[s.chosen].tolist(), c.right[s.chosen].tolist(), strict=True))
+        blocks = counted(self.left, self.right, pairs)
+        ends = zip(c.left.tolist(), c.right.tolist(), strict=True)
+        kept = np.array([not blocks.apart(u, v) for u, v in ends], dtype=bool)
+        if kept.all():
+            return s
+        k = np.flatnonzero(kept)
+        near = self.narrowed(k)
+        found = near.settle(np.searchsorted(k, s.chosen[kept[s.chosen]]), rounds=ROUNDS)
+        if len(found.chosen) < len(s.chosen):
+            return s
+        self._runs = [np.searchsorted(k, run[kept[run]]) for run in self._runs]
+        self._keep(near)
+        return self._improve(self.evaluate(found.chosen))
 
     def _crossing(self, chosen: Ints) -> tuple[Ints, NDArray[np.bool_]]:
         """The chosen candidates that lead from a block to the counterpart of another one, and all that would."""

@@ -7,7 +7,7 @@ has been taken for its like in the other block, or the blocks have been taken fo
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from automap.layers import Layer, core
@@ -109,6 +109,118 @@ def _turn(
         new_layers[i] = replace(layers[k], path=".".join((*parts[:d], str(number), *parts[d + 1 :])))
         new_at[i] = at[k]
     return new_at, new_layers, {at[i] for i in inside}
+
+
+#: How alike blocks must be to be of one form (Dice's coefficient of their shapes), and at least to be each other's, for
+#: layers can be missing.
+FORM, COUNTED = 0.7, 0.4
+#: What part of a list goes over to a list that it is the counterpart of, although others have more around it.
+NEARLY = 0.8
+
+#: The layers of a block, by their paths in it.
+Block = dict[Path, int]
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Blocks of two lists that are each other's because the lists have as many of their form.
+
+    Attributes:
+        left, right: for layers in such blocks, the groups of blocks that are alike, and the block's number in each.
+    """
+
+    left: dict[int, dict[int, int]]
+    right: dict[int, dict[int, int]]
+
+    def apart(self, u: int, v: int) -> bool:
+        """Whether two layers are in blocks of one group that are not each other's."""
+        mine = self.left.get(u)
+        return mine is not None and any(mine.get(g, k) != k for g, k in self.right.get(v, {}).items())
+
+
+def counted(left: Sequence[Layer], right: Sequence[Layer], pairs: dict[int, int]) -> Counted:
+    """Which blocks are each other's in lists that go over to each other under a matching.
+
+    Blocks of the same shapes are told apart by nothing but their numbers, and a number says which it is in a row: where
+    both lists have as many of a form, the k-th is the k-th, wherever counting begins.
+    """
+    shapes_l, shapes_r = ([_shape(layer) for layer in side] for side in (left, right))
+    lists = _numbered_lists(right)
+    out = Counted({}, {})
+    groups = 0
+    for mine in _numbered_lists(left).values():
+        theirs = _counterpart(mine, lists, pairs)
+        for ours, others in _by_form(mine, theirs, shapes_l, shapes_r):
+            for k, (a, b) in enumerate(zip(ours, others, strict=True)):
+                for i in a.values():
+                    out.left.setdefault(i, {})[groups] = k
+                for j in b.values():
+                    out.right.setdefault(j, {})[groups] = k
+            groups += 1
+    return out
+
+
+def _shape(layer: Layer) -> Hashable:
+    return tuple(sorted(core(layer.main[1].shape) or ())), layer.norm or layer.statistics
+
+
+def _numbered_lists(layers: Sequence[Layer]) -> dict[tuple[Path, str], dict[int, Block]]:
+    """By the module around them and their common word: the modules that differ in a number alone, with their layers."""
+    found: dict[tuple[Path, str], dict[int, Block]] = defaultdict(dict)
+    for i, layer in enumerate(layers):
+        parts = layer.parts
+        for d, part in enumerate(parts):
+            word = part.rstrip("0123456789")
+            if word != part:
+                found[parts[:d], word].setdefault(int(part[len(word) :]), {})[parts[d + 1 :]] = i
+    return {key: dict(sorted(x.items())) for key, x in found.items() if len(x) > 1}
+
+
+def _counterpart(
+    mine: dict[int, Block], lists: dict[tuple[Path, str], dict[int, Block]], pairs: dict[int, int]
+) -> dict[int, Block]:
+    """The list that most layers of a list go over to; of lists in each other the innermost: its blocks are counted."""
+    goals = {pairs[i] for block in mine.values() for i in block.values() if i in pairs}
+    inside = {key: sum(j in goals for block in x.values() for j in block.values()) for key, x in lists.items()}
+    best = max(inside.values(), default=0)
+    if best <= MOSTLY * sum(map(len, mine.values())):
+        return {}
+    return lists[max((key for key, n in inside.items() if n >= NEARLY * best), key=lambda k: (len(k[0]), k))]
+
+
+def _by_form(
+    mine: dict[int, Block], theirs: dict[int, Block], shapes_l: list[Hashable], shapes_r: list[Hashable]
+) -> Iterator[tuple[list[Block], list[Block]]]:
+    """All blocks of two lists, or those of each form of which both have as many, in the order of their numbers."""
+    sides = ((mine, shapes_l), (theirs, shapes_r))
+    ours, others = ([Counter(shapes[i] for i in b.values()) for b in blocks.values()] for blocks, shapes in sides)
+    row_l, row_r = list(mine.values()), list(theirs.values())
+    if _are_counted(ours, others):
+        yield row_l, row_r
+        return
+    groups: list[tuple[Content, tuple[list[int], list[int]]]] = []
+    for which, contents in enumerate((ours, others)):
+        for n, content in enumerate(contents):
+            alike, at = max(((_dice(content, form), -g) for g, (form, _) in enumerate(groups)), default=(0.0, 0))
+            if alike >= FORM:
+                groups[-at][1][which].append(n)
+            elif not which:  # what only the other side has is no matter
+                groups.append((content, ([n], [])))
+    for _, (some, like) in groups:
+        if _are_counted([ours[n] for n in some], [others[n] for n in like]):
+            yield [row_l[n] for n in some], [row_r[n] for n in like]
+
+
+def _are_counted(ours: Sequence[Content], others: Sequence[Content]) -> bool:
+    """Whether there are as many blocks here as there, and the k-th are alike."""
+    if len(ours) != len(others) or len(ours) < 2:
+        return False
+    alike = [_dice(a, b) for a, b in zip(ours, others, strict=True)]
+    return sum(alike) / len(alike) >= FORM and min(alike) >= COUNTED
+
+
+def _dice(a: Content, b: Content) -> float:
+    return 2 * (a & b).total() / (a.total() + b.total())
 
 
 @dataclass(frozen=True)

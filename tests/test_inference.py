@@ -476,6 +476,18 @@ CASES = [
             ),
         ),
     ),
+    Case(
+        "blocks that are counted from one here and from nought there, in stages of which the port counts the stem, too",
+        "conv:16x3x7 init.conv layer0.0\n"
+        + "\n".join(
+            f"conv:{w}x{w}x1 stage{s}.unit{u + 1}.body.conv1.conv layer{s}.{u}.conv1; "
+            f"bn:{w} stage{s}.unit{u + 1}.body.conv1.bn layer{s}.{u}.bn1; "
+            f"conv:{w}x{w} stage{s}.unit{u + 1}.body.conv2.conv layer{s}.{u}.conv2; "
+            f"bn:{w} stage{s}.unit{u + 1}.body.conv2.bn layer{s}.{u}.bn2"
+            for s, w, units in ((1, 16, 3), (2, 24, 8), (3, 32, 12))
+            for u in range(units)
+        ),
+    ),
     # What a listing cannot tell.
     Case(
         "symmetric: q, k, v under names that say nothing, shuffled",
