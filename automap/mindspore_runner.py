@@ -100,16 +100,25 @@ class Runner:
         return {name: edge.array_of(p, name) for name, p in self._parameters.items()}
 
     @contextmanager
-    def holding(self, state: Mapping[str, Array]) -> Iterator[None]:
+    def holding(self, state: Mapping[str, Array], lend: bool = False) -> Iterator[None]:
         running.check_fit(state, {name: tuple(p.shape) for name, p in self._parameters.items()}, "mindspore")
         with _weights_kept(self.model, replaced=state.keys()):
-            self.put(state)
+            lent = [name for name, array in state.items() if lend and self._can_have(name, array)]
+            for name in lent:
+                self._parameters[name].set_data(ms.Tensor.from_numpy(state[name]))
+            self.put({name: array for name, array in state.items() if name not in lent} if lent else state)
             del state  # whoever made it for this call needs it no longer
             self._held += 1
             try:
                 yield
             finally:
                 self._held -= 1
+
+    def _can_have(self, name: str, array: Array) -> bool:
+        """Whether a parameter can have the memory of an array: what is not trained a forward may write to."""
+        parameter = self._parameters[name]
+        whole = array.flags.c_contiguous and array.flags.writeable and array.flags.aligned and array.ndim > 0
+        return bool(whole and parameter.requires_grad and str(parameter.dtype).lower() == array.dtype.name)
 
     def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
         try:

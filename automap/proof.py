@@ -259,7 +259,7 @@ class Prover:
     def _run(self, first: Testimony, account: Account, feed: Any) -> Identified:
         listings = (self.witness.listing, self.target)
         both = Effective(listings, self.start, account.trace, self.runner)
-        with self.runner.holding(self._made(self.start, first)):
+        with self.runner.holding(self._made(self.start, first), lend=True):
             return both.told(self._search(both, first, account, feed).run(first.inputs, self.request.ms_forward))
 
     def _fits(self, first: Testimony, found: Identified) -> bool:
@@ -408,7 +408,7 @@ class Prover:
     # ------------------------------------------------------------------------------------------------------- comparison
 
     def _compare(self, mapping: Mapping, testimony: Testimony) -> None:
-        with self.runner.holding(self._made(mapping, testimony)):
+        with self.runner.holding(self._made(mapping, testimony), lend=True):
             answer = self.runner.run(testimony.inputs, self.request.ms_forward)
         run = 1 + max((c.run for c in self.comparisons), default=-1)
         found = self._compared(run, testimony.outputs, answer)

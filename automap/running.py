@@ -127,8 +127,13 @@ class Runner(Protocol):
     def state(self) -> dict[str, Array]:
         """A copy of every parameter (and, in PyTorch, persistent buffer), by name."""
 
-    def holding(self, state: Mapping[str, Array]) -> AbstractContextManager[None]:
+    def holding(self, state: Mapping[str, Array], lend: bool = False) -> AbstractContextManager[None]:
         """The network with other values, its own again afterwards. Names that ``state`` lacks keep their values.
+
+        Args:
+            state: the values by name.
+            lend: the arrays' own memory may be used until then, which saves a copy of all weights. Nobody else may
+                change them meanwhile; PyTorch's runner leaves other values in them.
 
         Raises:
             ConversionError: ``state`` has a name that the network lacks, or another shape; all of them are named.

@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 from torch.nn.utils import parametrize
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from automap import running, torch_edge
 from automap.dtypes import BFLOAT16, Array, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
-from automap.running import NOISE_BINS, NOISE_RANGE, Forward, Inputs, Loss, Module, Watch
+from automap.running import Forward, Inputs, Loss, Module, Watch
+from automap.torch_noise import noisy
 
 #: Messages about something that this machine lacks; the group names it.
 _LACKS = (
@@ -35,10 +36,6 @@ _LACKS_BACKWARD = (
     re.compile(r"derivative for '?([\w:.]+)'? is not implemented"),
     re.compile(r"the derivative of '([\w:.]+)' is not"),
 )
-
-
-#: Random numbers that stand for the rounding of all values: a prime, so that no layout falls in with it.
-_NOISE = 1_000_003
 
 
 class Runner:
@@ -96,17 +93,36 @@ class Runner:
         return torch_edge.state_of(self.model)
 
     @contextmanager
-    def holding(self, state: Mapping[str, Array]) -> Iterator[None]:
+    def holding(self, state: Mapping[str, Array], lend: bool = False) -> Iterator[None]:
         running.check_fit(state, {name: tuple(t.shape) for name, t in self._tensors.items()}, "torch")
-        values = [self._tensors[name] for name in state] if self._held else None
-        with _unchanged(self.model, values):
-            self.put(state)
+        lent = self._exchangeable(state) if lend else {}
+        away = {id(self._tensors[name]) for name in lent}
+        every = map(self._tensors.__getitem__, state) if self._held else _tensors_of(self.model)
+        kept = [t for t in every if id(t) not in away]
+        with _unchanged(self.model, kept), _exchanged([(self._tensors[n], a) for n, a in lent.items()]):
+            self.put({name: array for name, array in state.items() if id(self._tensors[name]) not in away})
             del state  # whoever made it for this call needs it no longer
             self._held += 1
             try:
                 yield
             finally:
                 self._held -= 1
+
+    def _exchangeable(self, state: Mapping[str, Array]) -> dict[str, torch.Tensor]:
+        """The arrays that can exchange their values with the network's: of tensors that share no memory."""
+        users = Counter(t.untyped_storage().data_ptr() for t in _tensors_of(self.model) if t.layout == torch.strided)
+        arrays = Counter(map(id, state.values()))
+        found = {}
+        for name, array in state.items():
+            tensor = self._tensors[name]
+            if arrays[id(array)] > 1 or tensor.device.type != "cpu" or tensor.layout != torch.strided:
+                continue
+            if not array.flags.owndata or not array.flags.c_contiguous or not array.flags.writeable or not array.shape:
+                continue
+            alone = users[tensor.untyped_storage().data_ptr()] == 1 and tensor.is_contiguous()
+            if alone and array.dtype != BFLOAT16 and (theirs := torch.from_numpy(array)).dtype == tensor.dtype:
+                found[name] = theirs
+        return found
 
     def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
         # What holds other values puts back all of them; until then, no run has to keep them, too.
@@ -238,28 +254,9 @@ class Runner:
 
     @contextmanager
     def _noisy(self, seed: int, kernel_noise: Mapping[str, Array], units: float = 1.0) -> Iterator[None]:
-        rng = torch.Generator().manual_seed(seed)
-        # Drawn once: a large network would take longer to draw from than to run.
-        drawn = 2 * torch.rand(_NOISE, generator=rng) - 1
-
-        def noise(like: torch.Tensor) -> torch.Tensor:
-            start, size = int(torch.randint(_NOISE, (), generator=rng)), like.numel()
-            enough = drawn if start + size <= _NOISE else drawn.repeat((start + size) // _NOISE + 1)
-            return enough[start : start + size].reshape(like.shape).to(like)
-
-        changed = {id(t): t for t in self._tensors.values() if t.is_floating_point()}.values()
-        # In memory of their own, so that the weights need no copy to be put back from.
-        before = [t.data for t in changed]
-        with _unchanged(self.model, []), _KernelNoise(kernel_noise, noise):
-            try:
-                with torch.no_grad():
-                    for tensor in changed:
-                        size = units * torch.finfo(tensor.dtype).eps
-                        tensor.data = torch.addcmul(tensor.data, tensor.data, noise(tensor), value=size)
-                yield
-            finally:
-                for tensor, data in zip(changed, before, strict=True):
-                    tensor.data = data
+        changed = {id(t): t for t in self._tensors.values()}.values()
+        with _unchanged(self.model, []), noisy(changed, seed, kernel_noise, units):
+            yield
 
     def _watched(self, watch: Watch | None) -> AbstractContextManager[None]:
         known = {id(m): self.modules[path] for path, m in self._objects.items()}
@@ -270,27 +267,27 @@ class Runner:
         return tensor.to(self._float) if self._float is not None and tensor.is_floating_point() else tensor
 
 
-class _KernelNoise(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
-    """Adds noise to the results of the operations in a table, by their names in ATen."""
+def _tensors_of(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Every parameter and buffer once."""
+    return list({id(t): t for t in (*model.parameters(), *model.buffers())}.values())
 
-    def __init__(self, table: Mapping[str, Array], noise: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
-        self.table = {name: torch.from_numpy(sizes) for name, sizes in table.items()}
-        self.noise = noise
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # else PyTorch loads its compiler first, which takes a second
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        sizes = self.table.get(func.overloadpacket.__name__.strip("_"))
-        if sizes is None or not args[0].is_floating_point():
-            return func(*args, **(kwargs or {}))
-        # Before the call, which may write its result over its argument.
-        place = (args[0].double() / NOISE_RANGE + 1) / 2 * NOISE_BINS
-        size = sizes.to(place.device)[place.nan_to_num(0).long().clamp(0, NOISE_BINS - 1)]
-        out = func(*args, **(kwargs or {}))
-        return out.add_((size * out.abs().clamp_min(1)).to(out) * self.noise(out))
+@contextmanager
+def _exchanged(pairs: Collection[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[None]:
+    """Tensors with the values of others, which keep theirs meanwhile; what these had is lost afterwards."""
+    done: list[tuple[torch.Tensor, torch.Tensor]] = []
+    try:
+        with torch.no_grad():
+            for tensor, other in pairs:
+                before = tensor.detach().clone()
+                tensor.copy_(other)
+                other.copy_(before)
+                done.append((tensor, other))
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor, other in done:
+                tensor.copy_(other)
 
 
 @contextmanager
@@ -300,7 +297,7 @@ def _unchanged(model: torch.nn.Module, some: list[torch.Tensor] | None = None) -
     plain = [m for m in model.modules() if not isinstance(m, torch.jit.ScriptModule)]
     before = [(now, dict(now)) for m in plain for now in (m._parameters, m._buffers)]
     training = [(m, m.training) for m in model.modules()]
-    every = (*model.parameters(), *model.buffers()) if some is None else some
+    every = _tensors_of(model) if some is None else some
     tensors = {id(t): t for t in every}
     values = [(t, t.detach().clone()) for t in tensors.values() if not torch.nn.parameter.is_lazy(t)]
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []

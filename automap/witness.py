@@ -175,7 +175,10 @@ class Live:
 
         seed = self.seeds[run]
         inputs = self.probe.draw(seed, run)
-        with self.runner.holding(seeded_weights(self.listing, seed) if self._weights is None else self._weights):
+        seeded = self._weights is None
+        with self.runner.holding(
+            seeded_weights(self.listing, seed) if self._weights is None else self._weights, lend=seeded
+        ):
             way = self.runner.settle if self._weights is None else self.runner.run
             if self._account is None:
                 outputs, trace = torch_tracing.trace(self.runner, inputs, self._forward, way)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import os
 import random
 from types import SimpleNamespace
@@ -580,3 +581,46 @@ def test_a_copy_in_float64_and_gradients_under_noise():
     assert np.array_equal(runner.gradients([X], loss, ["weight"])["weight"], plain)
     net.lock = __import__("threading").Lock()  # what cannot be copied
     assert runner.double() is None
+
+
+def test_noise_flips_last_bits_and_takes_them_back() -> None:
+    import torch
+
+    from automap.torch_noise import noisy
+
+    special = [0.0, -0.0, math.inf, -math.inf, math.nan, 1e-45, torch.finfo(torch.float32).max, 1.0, -3.0]
+    tensors = [
+        torch.cat([torch.tensor(special), torch.linspace(-2, 2, 50_000)]).to(dtype)
+        for dtype in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+    ]
+    tensors.append(torch.linspace(-1, 1, 12).reshape(3, 4).T)  # not in its order in memory
+    before = [t.clone() for t in tensors]
+    with noisy(tensors, 3, {}, 1):
+        for now, then in zip(tensors, before, strict=True):
+            finite = then.isfinite()
+            moved = (now[finite] - then[finite]).double().abs()
+            assert (moved <= torch.finfo(then.dtype).eps * then[finite].double().abs() * 2).all()
+            assert (moved > 0).double().mean() > 0.2
+            assert torch.equal(now.isnan(), then.isnan())
+    for now, then in zip(tensors, before, strict=True):
+        assert torch.equal(now.nan_to_num(7.0), then.nan_to_num(7.0))
+
+
+def test_lent_arrays_are_used_where_they_are() -> None:
+    import torch
+
+    from automap.torch_runner import Runner
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    model[2].weight = model[0].weight  # tied
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    state = {n: np.random.default_rng(0).random(t.shape, dtype=np.float32) for n, t in before.items()}
+    state["2.weight"] = state["0.weight"]
+    wanted = {n: a.copy() for n, a in state.items()}
+    runner = Runner(model)
+    with runner.holding(state, lend=True):
+        for name, array in wanted.items():
+            np.testing.assert_array_equal(runner.value(name), array)
+        np.testing.assert_array_equal(state["1.weight"], before["1.weight"].numpy())
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])
