@@ -146,6 +146,7 @@ class Identifier(Search):
         agreed = call >= 0 and d <= self.tolerance[call]
         self._log.append((cell, agreed))
         self._count[cell] += 1
+        self.found.cells += 1
         seen = self.found.seen.get(cell)
         if seen is None:  # nothing in PyTorch is like it
             return proceed(*args, **kwargs)

@@ -37,8 +37,9 @@ if TYPE_CHECKING:
     from automap.consultation import Opinion
     from automap.sources import Source
 
-#: Exchanges that are tried of parameters that no cell tells.
-MOST_EXCHANGES = 12
+#: Exchanges that are tried of parameters that no cell tells, and how many times as many cells as PyTorch's modules
+#: were called may be computed for them: each exchange is a search of its own.
+MOST_EXCHANGES, MOST_EXCHANGED = 12, 25
 
 #: In the place of an output, where there is none because the port raises an error.
 _REFUSED = "the run"
@@ -279,10 +280,14 @@ class Prover:
 
         told = {name for s in found.seen.values() if agrees(s) for name in s.option.mindspore}
         reached = set(account.trace.of_bits(account.trace.given))
+        left = MOST_EXCHANGED * len(account.trace.calls)
         for a, b in itertools.islice(self._loose(told, reached), MOST_EXCHANGES):
+            if left < found.cells:  # what one search more would take
+                return replace(found, stopped=True)
             before = self.start
             self.start = _turned(before, a) if a == b else _exchanged(before, a, b)
             other = self._run(first, account, None)
+            left -= other.cells
             if agreeing(other) > agreeing(found) or self._fits(first, other):
                 found = other
             else:
@@ -543,6 +548,9 @@ class Prover:
             if not reason and found.apart:
                 reason = f"the first cell that sees what PyTorch does not have is {found.apart[0] or 'the network'}"
         mapped = {self._first(name) for e in mapping.entries for name in e.torch}
+        if found.stopped and not self._agree() and not differs:
+            words = f"the search for other choices was stopped after {found.cells} computed cells"
+            reason = f"{reason}; {words}" if reason else words
         idle = weight is not None and mapped and mapped <= weight.idle
         if idle:
             reason = "nothing in the mapping has an effect on the outputs"

@@ -24,6 +24,8 @@ from automap.tracing import Trace
 
 #: Alternatives that are tried before the first one stands.
 MOST_TRIES = 60
+#: Cells that are computed in a whole search: so many, and so many times as many as PyTorch's modules were called.
+MOST_CELLS, MOST_TIMES = 1000, 20
 
 
 @dataclass
@@ -59,6 +61,8 @@ class Identified:
         unsure: the cells that were chosen for among several, with nothing after them that confirms it.
         apart: the cells, in order, whose input agrees with no module's.
         tries: how many alternatives were run.
+        cells: how many cells with parameters were computed for it.
+        stopped: whether these were too many, so that what was not settled by then was left as it was.
         held: the way by which each MindSpore parameter had its values in the end: also those that no cell told.
         outputs: what the network gave, as the runner returns it.
     """
@@ -69,6 +73,8 @@ class Identified:
     unsure: frozenset[str] = frozenset()
     apart: tuple[str, ...] = ()
     tries: int = 0
+    cells: int = 0
+    stopped: bool = False
     held: dict[str, Way] = field(default_factory=dict)
     outputs: Any = None
 
@@ -178,7 +184,7 @@ class Search:
             choice = self._stack[-1]
             self._forget(choice.trail)
             self._sift(choice)
-            if choice.open and self._tried < MOST_TRIES:
+            if choice.open and self._tried < MOST_TRIES and not self._is_spent():
                 self._tried += 1
                 self.found.tries += 1
                 choice.at += 1
@@ -199,6 +205,10 @@ class Search:
             self._accepted.add(best.where)
         return True
 
+    def _is_spent(self) -> bool:
+        """Whether as much was computed as one search may."""
+        return self.found.cells > MOST_CELLS + MOST_TIMES * len(self.trace.calls)
+
     def _sift(self, choice: Choice) -> None:
         """Of what is left to try, what fits what the cells were seen to see: first what fits best."""
         rest = choice.options[choice.at + 1 :]
@@ -212,6 +222,10 @@ class Search:
         """What a cell sees agrees with nothing. Returns where that has to be lived with."""
         where = (cell, self._count[cell])
         if where in self._accepted:
+            return
+        if self._is_spent():
+            self.found.stopped = True
+            self._accepted.add(where)
             return
         if not any(c.open for c in self._stack) and not self._deepen() and not any(c.pending for c in self._stack):
             self._accepted.add(where)
