@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from automap.graph import Shape
@@ -26,8 +26,10 @@ class Layout:
         size: how many bytes the file has.
         fixed: bytes that are no tensor's, by their places.
         tensors: for each tensor, the places of its bytes: from and to, in order.
+        checksums: for tensors whose CRC-32 is in the file, too: the places of it, four little-endian bytes each.
     """
 
     size: int
     fixed: tuple[tuple[int, bytes], ...]
     tensors: dict[str, tuple[tuple[int, int], ...]]
+    checksums: dict[str, tuple[int, ...]] = field(default_factory=dict)

@@ -29,6 +29,8 @@ Ints = NDArray[np.int64]
 
 
 NEAREST = 8  # of the sets that a layer is in, the smallest so many are looked at: the larger ones tell little
+#: How many numbers are worked on at a time where each candidate has many.
+CACHED = 1 << 15
 
 
 @dataclass
@@ -415,20 +417,31 @@ def correspondence(f: Sets, g: Sets, c: Candidates, belief: sp.csr_matrix, power
     For two sets the measure is Dice's coefficient over the other layers in them; each set counts with its best
     partner, small sets more than large ones.
     """
-    joint = (f.member.T @ belief @ g.member).toarray()
-    rows = (belief @ g.member).toarray()
-    cols = (belief.T @ f.member).toarray()
+    joint = (f.member.T @ belief @ g.member).toarray().ravel()
+    rows = (belief @ g.member).toarray().ravel()
+    cols = (belief.T @ f.member).toarray().ravel()
     own = np.asarray(belief[c.left, c.right]).ravel()
     out = np.zeros(len(c.left))
-    step = max(1, 2_000_000 // (f.ids.shape[1] * g.ids.shape[1]))
+    sets_f, sets_g = f.member.shape[1], g.member.shape[1]
+    # Sets by sets by candidates, a few thousand of these at a time: what is worked on stays in the cache.
+    step = max(1, CACHED // (f.ids.shape[1] * g.ids.shape[1]))
     for k in range(0, len(c.left), step):
         u, v = c.left[k : k + step], c.right[k : k + step]
-        a, b = f.ids[u], g.ids[v]
-        both = joint[a[:, :, None], b[:, None, :]] - rows[u[:, None], b][:, None, :] - cols[v[:, None], a][:, :, None]
-        both += own[k : k + step, None, None]
-        both *= (a >= 0)[:, :, None] & (b >= 0)[:, None, :]
-        dice = 2 * both / np.maximum(f.size[a][:, :, None] + g.size[b][:, None, :] - 2, 1)
-        for best, ids, size in ((dice.max(axis=2), a, f.size), (dice.max(axis=1), b, g.size)):
+        a, b = f.ids[u].T, g.ids[v].T
+        at_a, at_b = np.maximum(a, 0), np.maximum(b, 0)  # where there is no set, any number will do
+        both = joint.take((at_a * sets_g)[:, None] + at_b)
+        both -= rows.take(u * sets_g + at_b)
+        both -= cols.take(v * sets_f + at_a)[:, None]
+        both += own[k : k + step]
+        both *= (a >= 0)[:, None] & (b >= 0)
+        total = f.size[at_a][:, None] + g.size[at_b]
+        total -= 2
+        both *= 2
+        both /= np.maximum(total, 1, out=total)
+        for best, ids, size in ((both.max(axis=1), a, f.size), (both.max(axis=0), b, g.size)):
             w = np.where(ids >= 0, size[ids] ** power, 0)
-            out[k : k + step] += 0.5 * (best * w).sum(axis=1) / np.maximum(w.sum(axis=1), 1e-9)
+            best *= w
+            # Summed candidate by candidate: the order of a sum is part of its last bits.
+            part = np.ascontiguousarray(best.T).sum(axis=1)
+            out[k : k + step] += 0.5 * part / np.maximum(np.ascontiguousarray(w.T).sum(axis=1), 1e-9)
     return np.clip(out, 0, 1)

@@ -253,7 +253,7 @@ def _fingerprint(plan: Plan, jobs: Sequence[Job], checkpoint: str) -> str:
 
 def _check_room(output: str, jobs: Sequence[Job]) -> None:
     """Raise a SourceError where the files cannot find room."""
-    sizes = [job.size if (form := job.layout()) is None else form.size for job in jobs]
+    sizes = [job.layout().size for job in jobs]
     where, needed = places.split(os.path.abspath(output.rstrip("/")))[0], sum(sizes)
     if places.is_address(output):
         where, needed = tempfile.gettempdir(), max(sizes, default=0)

@@ -9,13 +9,14 @@ import threading
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Mapping as Dict
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 
-from automap import ckpt_file, places, safetensors_file, sources
+from automap import ckpt_file, places, safetensors_file, sources, zipped_file
 from automap.dtypes import HELD, Array, is_packed, size_of
 from automap.errors import SourceError
 from automap.executing import Findings, change, finish, look
@@ -73,8 +74,8 @@ class Job:
         """How many bytes its tensors have."""
         return sum(nbytes(output) for _, output in self.outputs)
 
-    def layout(self) -> Layout | None:
-        """The file's form; None where the framework itself writes it.
+    def layout(self) -> Layout:
+        """The file's form.
 
         Raises:
             ConversionError: its format cannot hold something.
@@ -82,7 +83,9 @@ class Job:
         if self.suffix == ".safetensors":
             tag = next(tag for tag, f in safetensors_file.FORMATS.items() if f == self.framework)
             return safetensors_file.layout(dict(self.outputs), {"format": tag})
-        return ckpt_file.layout(dict(self.outputs)) if self.suffix == ".ckpt" else None
+        if self.suffix == ".ckpt":
+            return ckpt_file.layout(dict(self.outputs))
+        return zipped_file.layout(dict(self.outputs))
 
 
 @dataclass
@@ -202,20 +205,13 @@ def write_file(job: Job, workers: Workers, advance: Advance, harmless: Callable[
             written.checksums.update(checksums)
 
     try:
-        form = job.layout()
-        sink: _Sink
-        if form is None:
-            sink = _Gathering(job)
+        sink = _Sink(part, job.layout(), sound)
+        try:
             workers.map(lambda task: run(task, sink), job.tasks)
             if sound():
-                sink.close(part)
-        else:
-            sink = _Streaming(part, form, sound)
-            try:
-                workers.map(lambda task: run(task, sink), job.tasks)
-                sink.close(whole=sound())
-            finally:
-                sink.release()
+                sink.close(written.checksums)
+        finally:
+            sink.release()
         if sound():
             written.size = os.path.getsize(part)
             if remote:
@@ -289,15 +285,7 @@ def _finished(output: Output, array: Array, findings: Findings) -> Iterator[memo
 
 
 class _Sink:
-    """A file in the making."""
-
-    def write(self, name: str, at: int, data: memoryview) -> None:
-        """Some bytes of a tensor, from a place among its bytes on."""
-        raise NotImplementedError
-
-
-class _Streaming(_Sink):
-    """A file whose form is known: every byte has its place, whatever comes first."""
+    """A file in the making, whose form is known: every byte has its place, whatever comes first."""
 
     def __init__(self, path: str, form: Layout, sound: Callable[[], bool]) -> None:
         self._form, self._sound = form, sound
@@ -306,6 +294,7 @@ class _Streaming(_Sink):
             self._put(at, memoryview(data))
 
     def write(self, name: str, at: int, data: memoryview) -> None:
+        """Some bytes of a tensor, from a place among its bytes on."""
         if not self._sound():
             return
         before = 0
@@ -315,15 +304,17 @@ class _Streaming(_Sink):
                 self._put(start + here - before, data[here - at : end - at])
             before += stop - start
 
-    def close(self, whole: bool) -> None:
-        """Wait until all is on the disk."""
-        if whole:
-            if os.fstat(self._handle).st_size != self._form.size:
-                raise OSError("its size is not what it should be")
-            os.fsync(self._handle)
-            if hasattr(os, "posix_fadvise"):
-                # So that reading back is reading the disk.
-                os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_DONTNEED)
+    def close(self, checksums: Dict[str, int]) -> None:
+        """All tensors are written: put their checksums where the format wants them; wait until all is on the disk."""
+        for name, everywhere in self._form.checksums.items():
+            for at in everywhere:
+                self._put(at, memoryview(checksums[name].to_bytes(4, "little")))
+        if os.fstat(self._handle).st_size != self._form.size:
+            raise OSError("its size is not what it should be")
+        os.fsync(self._handle)
+        if hasattr(os, "posix_fadvise"):
+            # So that reading back is reading the disk.
+            os.posix_fadvise(self._handle, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def release(self) -> None:
         os.close(self._handle)
@@ -343,25 +334,6 @@ def _pwrite(handle: int, data: memoryview, at: int) -> int:
     with _seek:  # Windows has no such call
         os.lseek(handle, at, os.SEEK_SET)
         return os.write(handle, data)
-
-
-class _Gathering(_Sink):
-    """A file that its framework writes at once: all is in memory until then."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self._bytes = {name: np.empty(nbytes(output), np.uint8) for name, output in job.outputs}
-
-    def write(self, name: str, at: int, data: memoryview) -> None:
-        self._bytes[name][at : at + len(data)] = np.frombuffer(data, np.uint8)
-
-    def close(self, path: str) -> None:
-        arrays = {
-            name: self._bytes[name].view(HELD[output.dtype]).reshape(output.shape) for name, output in self._job.outputs
-        }
-        sources.write_tensors(path, arrays, self._job.framework)
-        with open(path, "rb") as file:
-            os.fsync(file.fileno())
 
 
 # -- read back -----------------------------------------------------------------------------------------------------

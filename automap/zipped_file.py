@@ -1,4 +1,4 @@
-"""The zip archives of ``torch.save``, read without PyTorch: where each tensor's bytes are in the file.
+"""The zip archives of ``torch.save``, read and laid out without PyTorch: where each tensor's bytes are in the file.
 
 The archive holds a pickle, and one stored (not compressed) record for each storage. Opening a pickle can run anything:
 here it can name nothing but the few functions that describe tensors, each of which is replaced by one of this file. Any
@@ -13,11 +13,15 @@ import math
 import pickle
 import struct
 import zipfile
+import zlib
 from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple
 
 from automap import places
 from automap.dtypes import HELD, size_of
+from automap.errors import ConversionError
+from automap.layout import Described, Layout
 from automap.stored import Sliced
 
 _STORAGES = {
@@ -178,3 +182,142 @@ def _found(
         for axis, (n, step) in enumerate(zip(shape, strides, strict=True))
     )
     return _Found(storage.dtype, tuple(shape), start, stop, None if plain else tuple(strides))
+
+
+# -- laid out ----------------------------------------------------------------------------------------------------------
+
+#: What a storage is called by the type of its elements; PyTorch has no such name for newer types.
+_STORAGE_OF = {dtype: name for name, dtype in _STORAGES.items() if dtype}
+
+#: Where the bytes of each record begin is a multiple of this many bytes, as PyTorch has it.
+_ALIGNMENT = 64
+_FOLDER = "archive/"
+#: From here on, a size, a place or a number of records does not fit into the older fields of the format.
+_LONG, _MANY = 0xFFFFFFFF, 0xFFFF
+
+
+def layout(tensors: Mapping[str, Described]) -> Layout:
+    """The form of a file: a dict of tensors by name, each in a storage of its own, as ``torch.save`` writes it.
+
+    Raises:
+        ConversionError: an element type that PyTorch cannot hold, or that has several elements in a byte.
+    """
+    odd = [f"{name}: {t.dtype}" for name, t in tensors.items() if t.dtype not in HELD]
+    if odd:
+        raise ConversionError(f"a file of torch.save cannot hold these element types here: {'; '.join(odd)}", odd)
+    archive = _Archive()
+    archive.add("data.pkl", _pickled(tensors))
+    archive.add("byteorder", b"little")
+    for i, (name, t) in enumerate(tensors.items()):
+        archive.add_tensor(f"data/{i}", name, size_of(t.dtype, math.prod(t.shape)))
+    archive.add("version", b"3\n")
+    return archive.finished()
+
+
+class _Archive:
+    """A zip archive in the making: the places of its records, and the bytes between them."""
+
+    def __init__(self) -> None:
+        self._at = 0
+        self._fixed: list[tuple[int, bytes]] = []
+        self._tensors: dict[str, tuple[tuple[int, int], ...]] = {}
+        # For each record: its header's place, name, size and checksum; and whose checksum is known only later.
+        self._records: list[tuple[int, bytes, int, int, str | None]] = []
+        self._checksums: dict[str, tuple[int, ...]] = {}
+
+    def add(self, name: str, data: bytes) -> None:
+        self._fixed.append((self._begin(name, len(data), zlib.crc32(data), None), data))
+
+    def add_tensor(self, name: str, tensor: str, size: int) -> None:
+        start = self._begin(name, size, 0, tensor)
+        self._tensors[tensor] = ((start, start + size),)
+
+    def _begin(self, name: str, size: int, checksum: int, tensor: str | None) -> int:
+        """Write a record's header; gives where its bytes begin."""
+        called = (_FOLDER + name).encode()
+        wide = _extra(0x0001, struct.pack("<QQ", size, size)) if size >= _LONG else b""
+        behind = self._at + 30 + len(called) + len(wide) + 4
+        padding = _extra(0x4246, b"Z" * (-behind % _ALIGNMENT))
+        short = min(size, _LONG)
+        head = struct.pack(
+            "<4sHHHIIIIHH", b"PK\3\4", 45 if wide else 20, 0, 0, 0, checksum, short, short, len(called),
+            len(wide) + len(padding),
+        )  # fmt: skip
+        data = head + called + wide + padding
+        self._fixed.append((self._at, data))
+        self._records.append((self._at, called, size, checksum, tensor))
+        start = self._at + len(data)
+        self._at = start + size
+        return start
+
+    def finished(self) -> Layout:
+        """The form, with the directory behind the records."""
+        first, directory = self._at, bytearray()
+        for at, name, size, checksum, tensor in self._records:
+            wide = struct.pack("<QQ", size, size) if size >= _LONG else b""
+            wide += struct.pack("<Q", at) if at >= _LONG else b""
+            extra = _extra(0x0001, wide) if wide else b""
+            if tensor is not None:
+                self._checksums[tensor] = (at + 14, first + len(directory) + 16)
+            short = min(size, _LONG)
+            directory += struct.pack(
+                "<4sHHHHIIIIHHHHHII", b"PK\1\2", 0, 45 if extra else 20, 0, 0, 0, checksum, short, short, len(name),
+                len(extra), 0, 0, 0, 0, min(at, _LONG),
+            )  # fmt: skip
+            directory += name + extra
+        size, count = len(directory), len(self._records)
+        if max(first, size) >= _LONG or count >= _MANY:
+            directory += struct.pack("<4sQHHIIQQQQ", b"PK\6\6", 44, 45, 45, 0, 0, count, count, size, first)
+            directory += struct.pack("<4sIQI", b"PK\6\7", 0, first + size, 1)
+        short = min(count, _MANY)
+        directory += struct.pack("<4sHHHHIIH", b"PK\5\6", 0, 0, short, short, min(size, _LONG), min(first, _LONG), 0)
+        fixed = (*self._fixed, (first, bytes(directory)))
+        return Layout(first + len(directory), fixed, self._tensors, self._checksums)
+
+
+def _extra(kind: int, data: bytes) -> bytes:
+    return struct.pack("<HH", kind, len(data)) + data
+
+
+def _pickled(tensors: Mapping[str, Described]) -> bytes:
+    """The pickle of a dict of tensors, in the few words of pickle's protocol 2 that PyTorch's safe reader knows."""
+    out = bytearray(pickle.PROTO + b"\2" + pickle.EMPTY_DICT)
+    memo: dict[str, int] = {}
+
+    def named(module: str, name: str) -> bytes:
+        key = f"{module} {name}"
+        if key in memo:
+            return pickle.BINGET + bytes([memo[key]])
+        memo[key] = len(memo)  # there are fewer than 256 such names
+        return pickle.GLOBAL + f"{module}\n{name}\n".encode() + pickle.BINPUT + bytes([memo[key]])
+
+    for i, (name, t) in enumerate(tensors.items()):
+        elements = math.prod(t.shape)
+        kind = _STORAGE_OF.get(t.dtype)
+        strides = [math.prod(max(n, 1) for n in t.shape[axis + 1 :]) for axis in range(len(t.shape))]
+        out += _text(name)
+        out += named("torch._utils", "_rebuild_tensor_v2" if kind else "_rebuild_tensor_v3") + pickle.MARK
+        out += pickle.MARK + _text("storage")
+        out += named("torch", kind) if kind else named("torch.storage", "UntypedStorage")
+        out += _text(str(i)) + _text("cpu") + _whole(elements if kind else size_of(t.dtype, elements)) + pickle.TUPLE
+        out += pickle.BINPERSID + _whole(0) + _tuple(t.shape) + _tuple(strides) + pickle.NEWFALSE
+        out += named("collections", "OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE
+        out += b"" if kind else named("torch", t.dtype)
+        out += pickle.TUPLE + pickle.REDUCE + pickle.SETITEM
+    return bytes(out + pickle.STOP)
+
+
+def _text(text: str) -> bytes:
+    data = text.encode("utf-8", "surrogatepass")
+    return pickle.BINUNICODE + struct.pack("<I", len(data)) + data
+
+
+def _whole(n: int) -> bytes:
+    if n < 1 << 31:
+        return pickle.BININT + struct.pack("<i", n)
+    data = pickle.encode_long(n)
+    return pickle.LONG1 + bytes([len(data)]) + data
+
+
+def _tuple(numbers: Sequence[int]) -> bytes:
+    return pickle.MARK + b"".join(map(_whole, numbers)) + pickle.TUPLE

@@ -724,6 +724,15 @@ def test_memory_is_needed_for_a_tensor_and_not_for_the_checkpoint(tmp_path: Path
     assert int(done.stdout) < 2 * 32 + 80
 
 
+def test_a_file_of_torch_needs_no_more_memory(tmp_path: Path, run_python: Any) -> None:
+    big = np.ones((4096, 2048), np.float32)  # 32 MiB
+    save_file({f"new.{i}": big for i in range(12)}, tmp_path / "in.safetensors", {"format": "ms"})
+    mapping(*((f"{i}", f"new.{i}", "") for i in range(12))).invert().write(tmp_path / "m.json")
+    done = run_python(MEMORY, *(str(tmp_path / n) for n in ("m.json", "in.safetensors", "out.pth")), "")
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 80
+
+
 # -- without frameworks ------------------------------------------------------------------------------------------------
 
 BLOCKED = """
