@@ -163,18 +163,28 @@ def core(shape: Shape | None) -> Shape | None:
 
 
 def number_ranks(paths: list[tuple[str, ...]]) -> dict[tuple[tuple[str, ...], str], int]:
-    """The rank of each numbered child among the siblings that differ from it only in the number."""
-    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, tuple[int, ...]]] = defaultdict(dict)
+    """The rank of each numbered child's number among those of the siblings that begin with the same words.
+
+    Siblings of one number that differ in what follows it (``block2_a`` and ``block2_b``) have one rank.
+    """
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, tuple[str, ...]]] = defaultdict(dict)
     for path in paths:
         for i, part in enumerate(path):
             toks = tokens(part)
-            nums = tuple(int(t) for t in toks if t.isdigit())
-            if nums:
-                groups[path[:i], tuple(t for t in toks if not t.isdigit())][part] = nums
+            first = next((k for k, t in enumerate(toks) if t.isdigit()), None)
+            if first is not None:
+                groups[path[:i], toks[:first]][part] = toks
     out = {}
     for (parent, _), members in groups.items():
-        for r, part in enumerate(sorted(members, key=lambda p: members[p])):
-            out[parent, part] = r
+        numbers = {part: tuple(int(t) for t in toks if t.isdigit()) for part, toks in members.items()}
+        rank = -1
+        last: tuple[int, ...] = ()
+        seen: set[tuple[str, ...]] = set()
+        for part in sorted(members, key=lambda p: numbers[p]):
+            if numbers[part] != last or members[part] in seen:
+                rank, last, seen = rank + 1, numbers[part], set()
+            seen.add(members[part])
+            out[parent, part] = rank
     return out
 
 

@@ -9,7 +9,7 @@ import pytest
 from automap import Mapping
 from automap.graph import Listing, Param
 from automap.inference import match
-from automap.layers import layers_of
+from automap.layers import layers_of, number_ranks
 from automap.straightening import partners, turned
 
 Rows = Iterable[tuple[str, tuple[int, ...]]]
@@ -138,3 +138,9 @@ def test_some_recurrent_cells_have_their_gates_as_layers_and_another_layer_has_n
             port += [(f"steps.{cell}.linear{k}.weight", shape), (f"steps.{cell}.linear{k}.bias", shape[:1])]
             truth |= {f"{cell}.{w}_{e}": f"steps.{cell}.linear{k}.{w}" for w in ("weight", "bias")}
     assert pairs(matched(torch, port)) == truth
+
+
+def test_a_number_counts_among_those_after_the_same_words() -> None:
+    parts = [("block1",), ("block2_a",), ("block2_b",), ("block3_a",), ("conv7",), ("conv7+",)]
+    ranks = number_ranks(parts)
+    assert [ranks[(), part] for (part,) in parts] == [0, 1, 1, 2, 0, 1]
