@@ -207,7 +207,7 @@ def _failed(
 
 def lines(findings: Sequence[Finding]) -> list[str]:
     """The findings in words, a line each."""
-    return [f"{f.cause}: {f.words}" for f in findings]
+    return [f.words if f.words.startswith(f"{f.cause} ") else f"{f.cause}: {f.words}" for f in findings]
 
 
 def table(findings: Sequence[Finding]) -> list[RenderableType]:

@@ -31,6 +31,7 @@ from automap.probing import InputsLike, open_inputs
 from automap.running import Forward, Module, Runner
 from automap.trace_file import TraceSource
 from automap.transforms import Transform, shape_after
+from automap.weights import some
 from automap.witness import Account, Live, Port, Testimony, Witness, guesses
 
 if TYPE_CHECKING:
@@ -463,17 +464,21 @@ class Prover:
                 alone = names <= sound and (e.torch, e.mindspore) in sure_before | lone
                 entries.append(self._traced(e, (told and names <= ran) or alone, bool(names & reached)))
                 continue
-            evidence = {**e.evidence, "execution": 0.0 if names & weight.idle else 1.0 if told else 0.5}
-            partly = not self.idle_pieces.isdisjoint(e.mindspore)
-            if not names & weight.idle and names.isdisjoint(twins) and not partly:
+            idle = [n for n in e.torch if self._first(n) in weight.idle]
+            idle += [n for n in e.mindspore if n in self.idle_pieces]
+            partly = bool(idle) and not names <= weight.idle
+            shown = (0.5 if partly else 0.0) if idle else 1.0 if told else 0.5
+            evidence = {**e.evidence, "execution": shown}
+            if not idle and names.isdisjoint(twins):
                 evidence["proven"] = "forward"
                 sure = max(e.confidence, 0.9999)
                 entries.append(replace(e, evidence=evidence, review=False, why="", confidence=sure))
             elif names & by_layer or (e.torch, e.mindspore) in sure_before:
                 entries.append(replace(e, evidence=evidence))
             else:
-                what = "a part of it is " if partly or not names <= weight.idle else ""
-                why = e.why or f"{what}without an effect on the outputs of these runs, so nothing proves it"
+                why = e.why or "without an effect on the outputs of these runs, so nothing proves it"
+                if partly and not e.why:
+                    why = f"{some(idle)} without an effect on the outputs of these runs, so nothing proves this part"
                 if twin := next((twins[n] for n in names if n in twins), None):
                     why = f"{twin} can be exchanged with it without an effect on the outputs"
                 doubt = min(e.confidence, 0.75)
