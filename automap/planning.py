@@ -280,8 +280,10 @@ class Planner:
             raise turned_round(source.text, made)
         listed = {}
         for p in source.listing():
-            aliases = tuple(called.get(name, renamed(name, *self.report.prefix)) for name in p.aliases)
-            listed[called.get(p.name, p.name)] = replace(p, aliases=aliases)
+            if p.aliases:
+                aliases = tuple(called.get(name, renamed(name, *self.report.prefix)) for name in p.aliases)
+                p = replace(p, aliases=aliases)
+            listed[called.get(p.name, p.name)] = p
         return tensors, listed
 
     def _find(self, tensors: dict[str, Stored], listed: dict[str, Param]) -> dict[str, Stored | None]:
@@ -434,6 +436,8 @@ class Planner:
         self.report.not_made = {
             self._target_name(name): reasons.get(name, "not in the mapping") for name in names if name not in homes
         }
+        if not copies:
+            return tuple(tasks)
         return tuple(
             replace(t, made=tuple(replace(o, copies=tuple(copies.get(o.name, ()))) for o in t.made)) for t in tasks
         )
@@ -448,7 +452,8 @@ def _keeps_bytes(chain: Sequence[Transform]) -> bool:
 
 def _dtypes_after(chain: Sequence[Transform], given: Sequence[str]) -> list[str]:
     """The element types that a chain makes of these. Raises TransformError where it cannot be carried out."""
-    if any(map(is_packed, given)):  # which no array has: those that are only copied stay what they are
+    # No array is packed: such tensors are only copied, and stay what they are.
+    if any(map(is_packed, given)) or (not chain and len(given) == 1):
         return list(given)
     made = transforms.dtypes_after(chain, [HELD[name] for name in given])
     return [dtype_name(np.empty(0, dtype)) for dtype in made]

@@ -121,8 +121,7 @@ def write(plan: Plan, checkpoint: str, output: str, needs_review: bool, options:
         Job(staging.path(name), staging.parts, output, group, plan.framework, plan.allow_nan, plan.allow_overflow)
         for name, group in zip(names, groups, strict=True)
     ]
-    for job in jobs:
-        job.layout()
+    sizes = {job.path: job.layout().size for job in jobs}
     staging.fingerprint = _fingerprint(plan, jobs, checkpoint)
     findings = Findings()
     look_at_leftovers(plan, findings)
@@ -140,7 +139,7 @@ def write(plan: Plan, checkpoint: str, output: str, needs_review: bool, options:
         staging.release()
         raise
     try:
-        return _write(plan, jobs, staging, needs_review, options)
+        return _write(plan, jobs, sizes, staging, needs_review, options)
     except SourceError as error:
         # What cannot be read now can perhaps be read later; where nothing can be written, room has to be made.
         kept = staging.has_complete_files() and "cannot be read" in str(error)
@@ -158,7 +157,9 @@ def write(plan: Plan, checkpoint: str, output: str, needs_review: bool, options:
         staging.release()
 
 
-def _write(plan: Plan, jobs: list[Job], staging: Staging, needs_review: bool, options: Options) -> ConvertReport:
+def _write(
+    plan: Plan, jobs: list[Job], sizes: dict[str, int], staging: Staging, needs_review: bool, options: Options
+) -> ConvertReport:
     names = [places.split(job.path)[1] for job in jobs]
     done: dict[str, Written] = {}
     if options.resume:
@@ -167,7 +168,7 @@ def _write(plan: Plan, jobs: list[Job], staging: Staging, needs_review: bool, op
                 done[name] = written
     resumed = len(done)
     missing = [job for job, name in zip(jobs, names, strict=True) if name not in done]
-    _check_room(staging.output, missing)
+    _check_room(staging.output, [sizes[job.path] for job in missing])
     heaviest = max((weight(task) for task in plan.tasks), default=0)
     engine = _engine(staging, options, max(heaviest, _ROOM))
     with engine as run:
@@ -251,9 +252,8 @@ def _fingerprint(plan: Plan, jobs: Sequence[Job], checkpoint: str) -> str:
     return "sha256:" + digest.hexdigest()
 
 
-def _check_room(output: str, jobs: Sequence[Job]) -> None:
-    """Raise a SourceError where the files cannot find room."""
-    sizes = [job.layout().size for job in jobs]
+def _check_room(output: str, sizes: Sequence[int]) -> None:
+    """Raise a SourceError where files of these sizes cannot find room."""
     where, needed = places.split(os.path.abspath(output.rstrip("/")))[0], sum(sizes)
     if places.is_address(output):
         where, needed = tempfile.gettempdir(), max(sizes, default=0)

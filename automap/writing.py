@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from collections.abc import Mapping as Dict
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any, TypeVar
 
 import numpy as np
@@ -148,6 +149,9 @@ class Workers:
     @contextlib.contextmanager
     def holding(self, count: int) -> Iterator[None]:
         """While so many bytes are in memory; waits until there is room for them."""
+        if not count:
+            yield
+            return
         with self._free:
             self._free.wait_for(lambda: not self._held or self._held + count <= self._limit)
             self._held += count
@@ -161,15 +165,15 @@ class Workers:
 
 def nbytes(output: Output) -> int:
     """How many bytes a tensor that is made takes."""
-    return size_of(output.dtype, int(np.prod(output.shape, dtype=object)))
+    return size_of(output.dtype, prod(output.shape))
 
 
 def weight(task: Task) -> int:
     """How many bytes a task holds in memory at most, beside buffers of fixed size."""
     if task.is_copy and isinstance(task.given[0], Sliced) and task.given[0].is_plain:
         return 0
-    given = sum(size_of(t.dtype, int(np.prod(t.shape, dtype=object))) for t in task.given)
-    made = sum(size_of(o.changed, int(np.prod(o.shape, dtype=object))) for o in task.made)
+    given = sum(size_of(t.dtype, prod(t.shape)) for t in task.given)
+    made = sum(size_of(o.changed, prod(o.shape)) for o in task.made)
     return given + made if task.chain else given
 
 

@@ -7,7 +7,10 @@ FOLDER holds one JSON file (or .json.gz) for each pair: ``torch`` and ``mindspor
 ``mindspore`` lists of names that belong together), ``tied`` (groups of torch names of one tensor, each of them right)
 and ``either`` (name pairs that may be mapped or left).
 
-Every tool maps every pair in a process of its own; the seconds are those of the whole process.
+``--sizes 1000`` adds the synthetic pair of ``scale.py`` of that size, and one whose port has PyTorch's own names.
+
+Every tool maps every pair in a process of its own; the seconds are those of the whole process, its start and imports
+included. Where several tools are exact on a pair, their seconds are set against automap's at the end.
 
 - *automap*: ``automap infer A.json B.json -o out.json``.
 - *weightbridge* 0.0.4 maps the arrays of one state dict to those of another and raises where it is not sure. It gets
@@ -37,6 +40,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import scale
 
 #: The names of an entry's two sides.
 Names = tuple[tuple[str, ...], tuple[str, ...]]
@@ -213,7 +218,8 @@ def main() -> int:
         worker(*sys.argv[2:])
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("paths", nargs="+", type=Path, metavar="FOLDER-OR-FILE")
+    parser.add_argument("paths", nargs="*", type=Path, metavar="FOLDER-OR-FILE")
+    parser.add_argument("--sizes", nargs="+", type=int, default=[], help="synthetic pairs of so many parameters, too")
     parser.add_argument("--automap", default=f"{sys.executable} -m automap", help="the command")
     parser.add_argument(
         "--peers-python", default=sys.executable, help="a Python with benchmarks/requirements-peers.txt"
@@ -222,8 +228,34 @@ def main() -> int:
     parser.add_argument("--limit", type=float, default=120, help="seconds before a tool is stopped")
     args = parser.parse_args()
     files = sorted(f for p in args.paths for f in ([p] if p.is_file() else p.glob("*.json*")))
-    if not files:
-        parser.error("no pair file there")
+    with tempfile.TemporaryDirectory() as folder:
+        files += [f for size in args.sizes for f in synthetic(size, Path(folder))]
+        if not files:
+            parser.error("no pair file there")
+        compare(files, args)
+    return 0
+
+
+def synthetic(size: int, folder: Path) -> list[Path]:
+    """Pairs of the network of ``scale.py`` and its port: one with other words, one with PyTorch's names."""
+    listing = list(scale.network(size))
+    renamed = {name: m for name, _ in listing if (m := scale.mindspore_name(name)) is not None}
+    same = {name: name for name in renamed}
+    files = []
+    for kind, names, port in (
+        ("renamed", renamed, list(scale.port(listing))),
+        ("same names", same, [row for row in listing if row[0] in same]),
+    ):
+        sides = {"torch": listing, "mindspore": port}
+        pair = {side: [[n, shape, "float32"] for n, shape in rows] for side, rows in sides.items()}
+        path = folder / f"{size}-{kind.replace(' ', '-')}.json"
+        path.write_text(json.dumps({"id": f"synthetic, {size}, {kind}", **pair, "mapping": names}))
+        files.append(path)
+    return files
+
+
+def compare(files: list[Path], args: argparse.Namespace) -> None:
+    """Run the tools on every pair, and print what came of it."""
     results: dict[str, list[tuple[Outcome, Score]]] = {tool: [] for tool in args.tools}
     for file in files:
         pair = read(file)
@@ -234,7 +266,7 @@ def main() -> int:
             scored = score(pair, outcome.entries)
             results[tool].append((outcome, scored))
             verdict = "exact" if scored.exact else outcome.said or f"{scored.wrong} wrong, {scored.missing} missing"
-            line.append(f"{tool}: {verdict[:60]}")
+            line.append(f"{tool}: {verdict[:60]}" + ("" if outcome.skipped else f" ({outcome.seconds:.1f} s)"))
         print(f"{pair['id']} ({len(pair['mapping'])}): {'; '.join(line)}", flush=True)
     print(f"\n{'':14}   pairs   exact   no answer   right   wrong   of them marked   missing   seconds   slowest")
     for tool, rows in results.items():
@@ -248,7 +280,15 @@ def main() -> int:
         )
         if skipped := len(rows) - len(done):
             print(f"{'':14}({skipped} pairs without shapes skipped: {tool} needs them)")
-    return 0
+    for tool, rows in results.items():
+        if tool == "automap" or "automap" not in results:
+            continue
+        both = [(o, ours) for (o, s), (ours, t) in zip(rows, results["automap"], strict=True) if s.exact and t.exact]
+        if both:
+            theirs, ours = sum(o.seconds for o, _ in both), sum(o.seconds for _, o in both)
+            print(
+                f"{len(both)} pairs on which both are exact: {tool} takes {theirs / ours:.2f} times automap's seconds"
+            )
 
 
 if __name__ == "__main__":
