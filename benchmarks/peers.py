@@ -285,10 +285,8 @@ def compare(files: list[Path], args: argparse.Namespace) -> None:
             continue
         both = [(o, ours) for (o, s), (ours, t) in zip(rows, results["automap"], strict=True) if s.exact and t.exact]
         if both:
-            theirs, ours = sum(o.seconds for o, _ in both), sum(o.seconds for _, o in both)
-            print(
-                f"{len(both)} pairs on which both are exact: {tool} takes {theirs / ours:.2f} times automap's seconds"
-            )
+            ratio = sum(o.seconds for o, _ in both) / sum(o.seconds for _, o in both)
+            print(f"{len(both)} pairs on which both are exact: {tool} takes {ratio:.2f} times automap's seconds")
 
 
 if __name__ == "__main__":
