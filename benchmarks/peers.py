@@ -41,8 +41,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import scale
-
 #: The names of an entry's two sides.
 Names = tuple[tuple[str, ...], tuple[str, ...]]
 
@@ -238,6 +236,8 @@ def main() -> int:
 
 def synthetic(size: int, folder: Path) -> list[Path]:
     """Pairs of the network of ``scale.py`` and its port: one with other words, one with PyTorch's names."""
+    import scale  # the file beside this one
+
     listing = list(scale.network(size))
     renamed = {name: m for name, _ in listing if (m := scale.mindspore_name(name)) is not None}
     same = {name: name for name in renamed}
