@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import re
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -135,6 +135,7 @@ class Matcher:
         norms = [sum(layer.statistics for layer in x) for x in (left, right)]
         complete = not self.scrambled and norms[0] == norms[1]
         self.f, self.g = Features(left, complete), Features(right, complete)
+        self._moved: dict[int, list[int]] = {}  # what its like in the other blocks has moved, and those
         self.words = scoring.names(self.f, self.g, self.c) ** 2
         self.same_rank = scoring.same_path(self.f, self.g, self.c, by_rank=True) ** 6
         self.same_value = scoring.same_path(self.f, self.g, self.c, by_rank=False) ** 6
@@ -321,15 +322,15 @@ class Matcher:
         if len(self._runs) > 1:
             self._runs = _distinct([*self._runs, *(self.anneal(*s) for s in MORE_STARTS)])
         best = max((self.settle(s) for s in self._runs), key=lambda s: s.objective)
-        return self._straightened(self._in_step(self._improve(best)))
+        best = self._improve(best)
+        if self.ignore_names or not self.shapes:
+            return self._straightened(best)
+        return self._alike(self._straightened(self._in_step(best)))
 
     def _in_step(self, s: Solution) -> Solution:
         """The same with blocks that are alike in the order of their numbers, which then is no longer in doubt."""
         c = self.c
-        if self.ignore_names or not self.shapes:
-            return s
-        pairs = dict(zip(c.left[s.chosen].tolist(), c.right[s.chosen].tolist(), strict=True))
-        blocks = counted(self.left, self.right, pairs)
+        blocks = counted(self.left, self.right, self._pairs(s.chosen))
         ends = zip(c.left.tolist(), c.right.tolist(), strict=True)
         kept = np.array([not blocks.apart(u, v) for u, v in ends], dtype=bool)
         if kept.all():
@@ -342,6 +343,28 @@ class Matcher:
         self._runs = [np.searchsorted(k, run[kept[run]]) for run in self._runs]
         self._keep(near)
         return self._improve(self.evaluate(found.chosen))
+
+    def _alike(self, s: Solution) -> Solution:
+        """The same with what nearly all of some blocks that are alike say in every one of them."""
+        pairs = self._pairs(s.chosen)
+        inside = counted(self.left, self.right, pairs).inside
+        at = {pair: k for k, pair in enumerate(zip(self.c.left.tolist(), self.c.right.tolist(), strict=True))}
+        moved = {u: v for u, (v, _) in inside.items() if pairs.get(u, v) != v and (u, v) in at}
+        new = pairs | moved
+        while len(set(new.values())) < len(new):  # only what changes places among itself
+            held = Counter(new.values())
+            back = {u for u, v in moved.items() if held[v] > 1}
+            if not back:
+                return s
+            moved = {u: v for u, v in moved.items() if u not in back}
+            new = pairs | moved
+        if not moved:
+            return s
+        self._moved = {u: inside[u][1] for u in moved}
+        return self.evaluate(np.array(sorted(at[pair] for pair in new.items()), dtype=np.int64))
+
+    def _pairs(self, chosen: Ints) -> dict[int, int]:
+        return dict(zip(self.c.left[chosen].tolist(), self.c.right[chosen].tolist(), strict=True))
 
     def _crossing(self, chosen: Ints) -> tuple[Ints, NDArray[np.bool_]]:
         """The chosen candidates that lead from a block to the counterpart of another one, and all that would."""
@@ -597,6 +620,11 @@ class Matcher:
         for u, v in self._conflicts(chosen):
             if u not in out or out[u].loss > AT_ODDS:
                 out[u] = Doubt(AT_ODDS, v)
+        for u, peers in self._moved.items():  # what is said of its like in the other blocks holds for it
+            told = sorted((out[p].loss for p in peers if p in out and p not in self._moved), reverse=True)
+            out.pop(u, None)
+            if 2 * len(told) > len(peers):
+                out[u] = Doubt(told[len(told) // 2], -1)
         for u in self._in_crossed_blocks(chosen):
             out[u] = Doubt(0.0, out[u].instead if u in out else -1)
         self._spread(out, chosen)

@@ -6,6 +6,7 @@ has been taken for its like in the other block, or the blocks have been taken fo
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -117,6 +118,9 @@ FORM, COUNTED = 0.7, 0.4
 #: What part of a list goes over to a list that it is the counterpart of, although others have more around it.
 NEARLY = 0.8
 
+#: How many blocks must have a layer at one place, and what part of all, for it to be its place in every block.
+MANY, AGREED = 3, 0.7
+
 #: The layers of a block, by their paths in it.
 Block = dict[Path, int]
 
@@ -127,10 +131,13 @@ class Counted:
 
     Attributes:
         left, right: for layers in such blocks, the groups of blocks that are alike, and the block's number in each.
+        inside: for layers of the left in such blocks, the layer of the right that stands where most of the blocks have
+            it, and the layers at its place in all of them.
     """
 
     left: dict[int, dict[int, int]]
     right: dict[int, dict[int, int]]
+    inside: dict[int, tuple[int, list[int]]]
 
     def apart(self, u: int, v: int) -> bool:
         """Whether two layers are in blocks of one group that are not each other's."""
@@ -146,11 +153,12 @@ def counted(left: Sequence[Layer], right: Sequence[Layer], pairs: dict[int, int]
     """
     shapes_l, shapes_r = ([_shape(layer) for layer in side] for side in (left, right))
     lists = _numbered_lists(right)
-    out = Counted({}, {})
+    out = Counted({}, {}, {})
     groups = 0
     for mine in _numbered_lists(left).values():
         theirs = _counterpart(mine, lists, pairs)
         for ours, others in _by_form(mine, theirs, shapes_l, shapes_r):
+            out.inside.update(_inside(ours, others, pairs))
             for k, (a, b) in enumerate(zip(ours, others, strict=True)):
                 for i in a.values():
                     out.left.setdefault(i, {})[groups] = k
@@ -164,15 +172,21 @@ def _shape(layer: Layer) -> Hashable:
     return tuple(sorted(core(layer.main[1].shape) or ())), layer.norm or layer.statistics
 
 
+#: A word and the number after it, or a numbered word and the letter after it.
+_COUNTED = re.compile(r"(.*?)(?:(\d+)|(?<=\d)([a-z]))")
+
+
 def _numbered_lists(layers: Sequence[Layer]) -> dict[tuple[Path, str], dict[int, Block]]:
-    """By the module around them and their common word: the modules that differ in a number alone, with their layers."""
+    """By the module around them and their common word: modules that differ in a number or letter, with their layers."""
     found: dict[tuple[Path, str], dict[int, Block]] = defaultdict(dict)
     for i, layer in enumerate(layers):
         parts = layer.parts
         for d, part in enumerate(parts):
-            word = part.rstrip("0123456789")
-            if word != part:
-                found[parts[:d], word].setdefault(int(part[len(word) :]), {})[parts[d + 1 :]] = i
+            counted = _COUNTED.fullmatch(part)
+            if counted is not None:
+                word, number, letter = counted.groups()
+                count = int(number) if number else ord(letter)
+                found[parts[:d], word + "#" * bool(letter)].setdefault(count, {})[parts[d + 1 :]] = i
     return {key: dict(sorted(x.items())) for key, x in found.items() if len(x) > 1}
 
 
@@ -209,6 +223,26 @@ def _by_form(
     for _, (some, like) in groups:
         if _are_counted([ours[n] for n in some], [others[n] for n in like]):
             yield [row_l[n] for n in some], [row_r[n] for n in like]
+
+
+def _inside(ours: Sequence[Block], others: Sequence[Block], pairs: dict[int, int]) -> dict[int, tuple[int, list[int]]]:
+    """Where layers of blocks go that are alike, if what nearly all blocks say holds for all of them."""
+    votes: dict[Path, Counter[Path]] = defaultdict(Counter)
+    places = {j: path for b in others for path, j in b.items()}
+    for a in ours:
+        for path, i in a.items():
+            if pairs.get(i) in places:
+                votes[path][places[pairs[i]]] += 1
+    to = {path: counts.most_common(1)[0] for path, counts in votes.items()}
+    agreed = {path: goal for path, (goal, n) in to.items() if n >= MANY and n >= AGREED * votes[path].total()}
+    taken = Counter(agreed.values())
+    return {
+        a[path]: (b[goal], [block[path] for block in ours if path in block])
+        for path, goal in agreed.items()
+        if taken[goal] == 1
+        for a, b in zip(ours, others, strict=True)
+        if path in a and goal in b
+    }
 
 
 def _are_counted(ours: Sequence[Content], others: Sequence[Content]) -> bool:
