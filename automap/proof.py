@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 #: Exchanges that are tried of parameters that no cell tells, and how many times as many cells as PyTorch's modules
 #: were called may be computed for them: each exchange is a search of its own.
-MOST_EXCHANGES, MOST_EXCHANGED = 12, 1000
+MOST_EXCHANGES, MOST_EXCHANGED = 12, 25
 
 #: In the place of an output, where there is none because the port raises an error.
 _REFUSED = "the run"

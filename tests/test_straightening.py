@@ -10,7 +10,7 @@ from automap import Mapping
 from automap.graph import Listing, Param
 from automap.inference import match
 from automap.layers import layers_of, number_ranks
-from automap.straightening import partners, turned
+from automap.straightening import counted, partners, turned
 
 Rows = Iterable[tuple[str, tuple[int, ...]]]
 
@@ -144,3 +144,21 @@ def test_a_number_counts_among_those_after_the_same_words() -> None:
     parts = [("block1",), ("block2_a",), ("block2_b",), ("block3_a",), ("conv7",), ("conv7+",)]
     ranks = number_ranks(parts)
     assert [ranks[(), part] for (part,) in parts] == [0, 1, 1, 2, 0, 1]
+
+
+def test_blocks_are_counted_by_letters_too() -> None:
+    paths = [f"mixed5{letter}.conv" for letter in "bcd"]
+    ours = layers_of([Param(f"units.{i}.c.weight", (8, 8, 3, 3)) for i in range(3)], "torch")
+    theirs = layers_of([Param(f"{p}.weight", (8, 8, 3, 3)) for p in paths], "mindspore")
+    blocks = counted(ours, theirs, {0: 2, 1: 1, 2: 0})
+    assert [[v for v in range(3) if not blocks.apart(u, v)] for u in range(3)] == [[0], [1], [2]]
+
+
+def test_what_most_blocks_say_holds_in_every_one() -> None:
+    """Two layers of one shape in each of five blocks, exchanged in one of them."""
+    ours = layers_of([Param(f"b.{i}.{x}.weight", (8, 8)) for i in range(5) for x in ("p", "q")], "torch")
+    theirs = layers_of([Param(f"z.{i}.{x}.weight", (8, 8)) for i in range(5) for x in ("u", "v")], "mindspore")
+    pairs = {k: k for k in range(10)} | {4: 5, 5: 4}
+    inside = counted(ours, theirs, pairs).inside
+    assert {u: v for u, (v, _) in inside.items()} == {k: k for k in range(10)}
+    assert inside[4][1] == [0, 2, 4, 6, 8]
