@@ -23,7 +23,7 @@ from automap.layers import Layer, bare_paths
 from automap.listing_files import FRAMEWORK_NAMES
 from automap.lora import Merge
 from automap.mapping import Mapping, Side
-from automap.matching import Doubt, Matcher, Solution
+from automap.matching import Doubt, Matcher
 from automap.reparametrised import merged
 from automap.repeats import Folded, Unfolded, fold, unfold
 from automap.straightening import turned
@@ -333,7 +333,7 @@ def _solve(
     matcher = Matcher(left, right, forced, ignore_names)
     if not len(matcher.c):
         return {}
-    solution: Solution = matcher.solve()
+    solution = matcher.solve()
     doubts = matcher.doubts(solution.chosen)
     out = {}
     for k in solution.chosen.tolist():

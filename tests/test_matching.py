@@ -13,7 +13,8 @@ from networks import pair, shuffled
 
 from automap.graph import Param
 from automap.layers import layers_of
-from automap.matching import Matcher, increasing, longest_increasing
+from automap.matching import Matcher
+from automap.objective import increasing, longest_increasing
 
 FIXED = settings(derandomize=True, max_examples=150, deadline=None)
 
