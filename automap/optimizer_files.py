@@ -13,8 +13,9 @@ from automap.errors import ConversionError, TransformError
 from automap.graph import Shape
 from automap.mapping import Mapping as ParameterMapping
 from automap.optimizer_kinds import Kind, kind_called
+from automap.optimizer_links import positions_of
 from automap.optimizer_state import Listed, MindSporeOptimizer, OptimizerReport, TorchState, read_with_network
-from automap.optimizers import positions_of, to_mindspore
+from automap.optimizers import to_mindspore
 from automap.planning import Output, Plan, Task
 from automap.stored import Deferred, Held, Stored
 

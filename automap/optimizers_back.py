@@ -16,8 +16,9 @@ from automap.dtypes import Array, widen
 from automap.errors import ConversionError, TransformError
 from automap.mapping import Mapping as ParameterMapping
 from automap.optimizer_kinds import Kind, kind_called
+from automap.optimizer_links import moment_chain, positions_of, theirs_of
 from automap.optimizer_state import OptimizerReport, read_state
-from automap.optimizers import _edge, _theirs, moment_chain, positions_of
+from automap.optimizers import _edge
 from automap.specs import framework_of
 
 
@@ -97,7 +98,7 @@ def _given(
     if framework_of(given) == "mindspore" and not isinstance(given, Mapping):
         edge = _edge("mindspore")
         target = edge.described(given)
-        called = _theirs(mapped, target.names)
+        called = theirs_of(mapped, target.names)
         parts = {
             m: {**target.states[n], **({"lr": rate} if (rate := target.rates[n]) is not None else {})}
             for m, n in called.items()
@@ -117,7 +118,7 @@ def _given(
             _, found_word, rest = f".{name}".partition(f".{word}.")
             if found_word:
                 states.setdefault(rest, {})[slot] = name
-    called = _theirs(mapped, list(states))
+    called = theirs_of(mapped, list(states))
     lr = [name for name in values if name.rpartition(".")[2] == "learning_rate" and values[name].ndim == 0]
     more = {"lr": lr[0]} if len(lr) == 1 else {}
     return found, {m: {**states[n], **more} for m, n in called.items()}, values

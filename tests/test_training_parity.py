@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from automap.descent import Rule, rule_of
+from automap.descent_alternatives import Seen, alternative
 from automap.errors import InputError
 from automap.training import Noise, Record, differences
 from automap.training_batches import Wish
-from automap.training_causes import Seen, alternative, amplified
+from automap.training_causes import amplified
 
 # -- the rule of an optimizer, and what differs from it ----------------------------------------------------------------
 
