@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from automap.errors import AutomapError
     from automap.graph import Listing, Param
     from automap.inference import infer
+    from automap.loss_scale import LossScaleReport, apply_loss_scale
     from automap.mapping import Entry, Mapping, Unmatched
     from automap.optimizer_state import OptimizerReport
     from automap.optimizers import apply_optimizer
@@ -24,12 +25,14 @@ __all__ = [
     "ConversionReport",
     "Entry",
     "Listing",
+    "LossScaleReport",
     "Mapping",
     "OptimizerReport",
     "Param",
     "Unmatched",
     "Validation",
     "apply",
+    "apply_loss_scale",
     "apply_optimizer",
     "check",
     "convert",
@@ -47,6 +50,7 @@ _HOMES = {
     "errors": ("AutomapError",),
     "graph": ("Listing", "Param"),
     "inference": ("infer",),
+    "loss_scale": ("LossScaleReport", "apply_loss_scale"),
     "mapping": ("Entry", "Mapping", "Unmatched"),
     "optimizer_state": ("OptimizerReport",),
     "optimizers": ("apply_optimizer",),

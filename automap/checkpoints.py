@@ -58,6 +58,8 @@ def find_state_dict(loaded: Any, text: str) -> tuple[dict[str, Any], tuple[str, 
         notes.append(f"{text}: not taken, though it could be a network too: {also}")
     for key in _optimizers(loaded):
         notes.append(f"{text}: the state of an optimizer, under {key}, is beside it; convert takes it with --optimizer")
+    for key in _loss_scales(loaded):
+        notes.append(f"{text}: a loss scale, under {key}, is beside it; convert takes it with --optimizer")
     return tensors, tuple(notes)
 
 
@@ -66,6 +68,13 @@ def _optimizers(loaded: Any) -> list[str]:
     if not isinstance(loaded, Mapping):
         return []
     return [str(k) for k, v in loaded.items() if isinstance(v, Mapping) and {"state", "param_groups"} <= v.keys()]
+
+
+def _loss_scales(loaded: Any) -> list[str]:
+    """Where a checkpoint keeps what ``GradScaler.state_dict()`` gives."""
+    if not isinstance(loaded, Mapping):
+        return []
+    return [str(k) for k, v in loaded.items() if isinstance(v, Mapping) and "_growth_tracker" in v]
 
 
 def _collect(value: Any, where: tuple[str, ...], found: list[tuple[tuple[str, ...], dict[str, Any]]]) -> None:

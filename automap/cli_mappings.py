@@ -205,6 +205,8 @@ def convert(
             say("\n".join([f"{what} {len(reasons)}:", *lines_of_names(reasons, read.names(side))]))
     if report.optimizer is not None:
         say(f"optimizer {report.optimizer}")
+        if report.loss_scale is not None:
+            say(f"loss scale {report.loss_scale}")
     else:
         for note in report.conversion.notes:
             if "--optimizer" in note:

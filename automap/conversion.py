@@ -230,7 +230,8 @@ def convert(
         threads: how many threads read and write here; by default one for each processor, four at most.
         progress: called with what is done (``"writing"``, ``"reading back"``), how many bytes of it, and of how many.
         optimizer: take the state of the optimizer over, too, which the checkpoint holds beside the network's: a factory
-            of the MindSpore optimizer that goes on (``./train.py:make``), or its class (``"Momentum"``).
+            of the MindSpore optimizer that goes on (``./train.py:make``), or its class (``"Momentum"``). A loss scale
+            in the checkpoint is taken over with it.
         optimizer_args: keyword arguments for that factory.
         optimizer_names: as ``names`` of ``apply_optimizer``.
         step: as for ``apply_optimizer``.
@@ -261,6 +262,7 @@ def convert(
     plan = planner.plan(open_state(source_path, planner.mapping, Merge.of(merge_lora)))
     if optimizer is None:
         return write(plan, source_path, where, planner.mapping.needs_review, options)
+    from automap.loss_scale_files import with_loss_scale
     from automap.optimizer_files import with_optimizer
 
     if scheduler is not None:
@@ -269,8 +271,9 @@ def convert(
     plan, carried = with_optimizer(
         plan, planner.mapping, source_path, optimizer, optimizer_args or {}, optimizer_names, step
     )
-    done = write(plan, source_path, where, planner.mapping.needs_review or carried.needs_review, options)
-    return replace(done, optimizer=carried)
+    plan, scale = with_loss_scale(plan, source_path)
+    review = planner.mapping.needs_review or carried.needs_review or (scale is not None and scale.needs_review)
+    return replace(write(plan, source_path, where, review, options), optimizer=carried, loss_scale=scale)
 
 
 def _is_one(checkpoint: str, output: str) -> bool:

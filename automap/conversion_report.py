@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from automap.loss_scale import LossScaleReport
     from automap.optimizer_state import OptimizerReport
 
 
@@ -108,6 +109,7 @@ class ConvertReport:
         files: the names of the files with tensors.
         resumed: how many of the files an earlier run had written.
         optimizer: what became of the optimizer's state, where it was asked for.
+        loss_scale: what became of the loss scale, where the checkpoint has one and the optimizer was asked for.
     """
 
     output: str
@@ -119,6 +121,7 @@ class ConvertReport:
     files: tuple[str, ...] = ()
     resumed: int = 0
     optimizer: OptimizerReport | None = None
+    loss_scale: LossScaleReport | None = None
 
     def __str__(self) -> str:
         parts = [f"{self.tensors} tensors"]
