@@ -572,7 +572,7 @@ class Prover:
             tuple(pair for pair in weight.alike if mapped.issuperset(pair)),
             () if opinion is None else tuple(f.words for f in opinion.findings),
             max((o.repaired for o in self.opinions if o is not None and o.repaired is not None), default=None),
-            tuple(self.runner.remarks()),
+            (*self.witness.remarks(), *self.runner.remarks()),
         )
 
 

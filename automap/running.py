@@ -26,6 +26,9 @@ Forward = Callable[..., Any]
 #: Errors of kernels are kept for so many equal intervals of the argument, from minus this number to this number.
 NOISE_BINS, NOISE_RANGE = 48, 6.0
 
+#: What is said of a network whose parameters do not show in what type it computes.
+AUTOCAST = "the PyTorch network computes in {} under torch.autocast: what that type rounds may differ"
+
 FRAMEWORK_NAMES: dict[Framework, str] = {"torch": "PyTorch", "mindspore": "MindSpore"}
 
 
@@ -122,7 +125,9 @@ class Runner(Protocol):
         """The present values of one parameter; the memory may be its own."""
 
     def remarks(self) -> tuple[str, ...]:
-        """What was computed otherwise than the network says, for want of a kernel: one sentence for each kind."""
+        """What was computed in a precision that the parameters do not show, or otherwise than the network says for
+        want of a kernel: one sentence for each kind.
+        """
 
     def state(self) -> dict[str, Array]:
         """A copy of every parameter (and, in PyTorch, persistent buffer), by name."""

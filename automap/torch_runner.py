@@ -20,6 +20,7 @@ from automap.dtypes import BFLOAT16, Array, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
 from automap.running import Forward, Inputs, Loss, Module, Watch
+from automap.torch_autocast import Autocast
 from automap.torch_noise import noisy
 
 #: Messages about something that this machine lacks; the group names it.
@@ -55,6 +56,7 @@ class Runner:
         self._float = floats.pop() if len(floats) == 1 else None
         coarsest = self._float or max(floats, key=lambda d: torch.finfo(d).eps, default=torch.float32)
         self.dtype = str(coarsest).removeprefix("torch.")
+        self._autocast = Autocast()
         self._device = next((t.device for t in self._tensors.values()), torch.device("cpu"))
         self._held = 0
         self._objects = dict(model.named_modules())
@@ -87,7 +89,8 @@ class Runner:
         return torch_edge.array_of(tensor, name) if tensor.dtype == torch.bfloat16 else self.array(tensor)
 
     def remarks(self) -> tuple[str, ...]:
-        return ()
+        kinds = " and ".join(sorted(self._autocast.seen))
+        return (running.AUTOCAST.format(kinds),) if kinds else ()
 
     def state(self) -> dict[str, Array]:
         return torch_edge.state_of(self.model)
@@ -134,7 +137,12 @@ class Runner:
                 raise _translated(error, inputs) from error
 
     def _called(self, inputs: Inputs, forward: Forward | None) -> Any:
-        return running.called(self.model, inputs, forward, self._tensor)
+        with self._autocast.watched(self._device.type):
+            out = running.called(self.model, inputs, forward, self._tensor)
+        # What was computed under autocast is as coarse as parameters of that type are.
+        kinds = [getattr(torch, d) for d in (self.dtype, *self._autocast.seen)]
+        self.dtype = str(max(kinds, key=lambda d: torch.finfo(d).eps)).removeprefix("torch.")
+        return out
 
     def trained(self) -> frozenset[str]:
         return frozenset(n for n, t in self._tensors.items() if t.requires_grad and t.is_floating_point())

@@ -30,7 +30,7 @@ from automap.listing_files import listing_from_json, listing_to_json
 from automap.outline import Step
 from automap.power import Weight
 from automap.probing import InputSpec, Probe, parse_input
-from automap.running import Module
+from automap.running import AUTOCAST, Module
 from automap.seeding import seeded_weights
 from automap.stored import Held, Stored
 from automap.tracing import Call, Fingerprint, Trace
@@ -176,6 +176,10 @@ class Recorded:
 
     def spread(self, testimony: Testimony) -> dict[str, float]:
         return self.record.spreads[self._run]
+
+    def remarks(self) -> tuple[str, ...]:
+        own = {p.dtype for p in self.listing}
+        return (AUTOCAST.format(self.dtype),) if self.dtype in ("float16", "bfloat16") and self.dtype not in own else ()
 
     def feed(self, activations: Activations) -> Feed | None:
         members = self.record.activations

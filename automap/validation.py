@@ -209,7 +209,7 @@ class Run:
                 findings=opinion.findings,
             )  # fmt: skip
         left_out = tuple(p.name for p in self.target if p.kind != "optimizer" and p.name not in made)
-        self.assumptions += self.mindspore.remarks()
+        self.assumptions += (*self.torch.remarks(), *self.mindspore.remarks())
         outputs = tuple(self.compared(expected, answers, spread))
         passed, verdict, code = self._verdict(outputs, expected, left_out)
         findings: tuple[Finding, ...] = ()

@@ -113,6 +113,9 @@ class Witness(Protocol):
     def spread(self, testimony: Testimony) -> dict[str, float]:
         """How far rounding, and the error of kernels, move each output of this run; inside its testimony."""
 
+    def remarks(self) -> tuple[str, ...]:
+        """What there is to know of how the runs were computed."""
+
     def feed(self, activations: Activations) -> Feed | None:
         """What every module saw and gave in the first run, or None where it is not to be had; inside its testimony."""
 
@@ -165,7 +168,7 @@ class Live:
         self.seeds = tuple(seed + k for k in range(RUNS))
         self.dtype, self.described = runner.dtype, probe.describe()
         self._weights, self._forward, self._kernel_noise = weights, forward, kernel_noise
-        self._least = max(LEAST_TOLERANCE, *(5 * TOLERANCE.get(d, 0.0) for d in (runner.dtype, *coarsest)))
+        self._coarsest = tuple(coarsest)
         self._inputs: Inputs = []
         self._account: Account | None = None
 
@@ -196,7 +199,10 @@ class Live:
         """How far rounding and the error of kernels move what each module sees, and each output."""
         from automap import torch_tracing
 
-        least, count = self._least, len(trace.calls)
+        # What autocast computes in is known only now that the network has run.
+        self.dtype = self.runner.dtype
+        least = max(LEAST_TOLERANCE, *(5 * TOLERANCE.get(d, 0.0) for d in (self.dtype, *self._coarsest)))
+        count = len(trace.calls)
         try:
             noisy = functools.partial(self._run_with_noise, self.seeds[0])
             moved, other = torch_tracing.trace(self.runner, inputs, self._forward, noisy)
@@ -218,6 +224,9 @@ class Live:
         except AutomapError:
             return {}
         return comparison.moved(testimony.outputs, moved)
+
+    def remarks(self) -> tuple[str, ...]:
+        return self.runner.remarks()
 
     def feed(self, activations: Activations) -> Feed | None:
         kept: list[tuple[list[Kept], list[Kept]]] = []

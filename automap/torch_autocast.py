@@ -1,0 +1,98 @@
+"""What a PyTorch network computes under ``torch.autocast``: its parameters do not show it, a run does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+#: The types that autocast computes in, as they are named here.
+_LOW = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
+
+
+class Autocast:
+    """Watches runs of a network for what autocast has computed in low precision.
+
+    Args:
+        off: autocast is of no effect in these runs.
+
+    Attributes:
+        seen: the types of low precision that an operation under autocast gave something in.
+    """
+
+    def __init__(self, off: bool = False) -> None:
+        self.off = off
+        self.seen: set[str] = set()
+
+    @contextmanager
+    def watched(self, device: str) -> Iterator[None]:
+        """Around a forward. What is looked at are results, not what was asked for: autocast leaves much as it is.
+
+        The class is changed for that, not the network: so the decorator, and contexts in a forward that is not the
+        network's own, are seen as well.
+        """
+        way = torch.amp.autocast_mode.autocast
+        enter, leave = way.__enter__, way.__exit__
+        looking: list[tuple[Any, _Seeing | None]] = []
+
+        def entered(context: Any) -> Any:
+            out = enter(context)
+            if self.off:
+                torch.set_autocast_enabled(context.device, False)
+            looking.append((context, self._looks(context.device)))
+            return out
+
+        def left(context: Any, *error: Any) -> Any:
+            _, seeing = looking.pop() if looking and looking[-1][0] is context else (None, None)
+            if seeing is not None:
+                seeing.__exit__(*error)
+            return leave(context, *error)
+
+        ambient = torch.is_autocast_enabled(device)
+        # What autocast keeps of weights would be that of other weights.
+        torch.clear_autocast_cache()
+        way.__enter__, way.__exit__ = entered, left
+        try:
+            with torch.autocast(device, enabled=False) if ambient and self.off else _nothing():
+                seeing = self._looks(device) if ambient else None
+                try:
+                    yield
+                finally:
+                    if seeing is not None:
+                        seeing.__exit__(None, None, None)
+        finally:
+            way.__enter__, way.__exit__ = enter, leave
+
+    def _looks(self, device: str) -> _Seeing | None:
+        """A look at the results from now on, where there may be something new to see."""
+        if not torch.is_autocast_enabled(device) or _LOW.get(torch.get_autocast_dtype(device)) in {None, *self.seen}:
+            return None
+        seeing = _Seeing(self.seen)
+        seeing.__enter__()
+        return seeing
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield
+
+
+class _Seeing(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
+    """Notes the types of low precision that operations give."""
+
+    def __init__(self, seen: set[str]) -> None:
+        super().__init__()
+        self.seen = seen
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else PyTorch loads its compiler first, which takes a second
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        self.seen |= {_LOW[t.dtype] for t in _pytree.tree_leaves(out) if getattr(t, "dtype", None) in _LOW}
+        return out
