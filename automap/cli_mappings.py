@@ -20,7 +20,6 @@ from automap.cli_options import (
     inputs_given,
     lines_of_file,
     merge_lora_given,
-    ms_arguments,
     say,
     seed_given,
     show,
@@ -104,9 +103,9 @@ def resumable(output: str) -> Iterator[None]:
 )
 @click.option(
     "--optimizer",
-    metavar="MS",
-    help="Take the state of the optimizer over as well: a factory of the MindSpore optimizer (./train.py:make), or its "
-    "class (Momentum, Adam, experimental.AdamW).",
+    metavar="NEW",
+    help="Take the state of the optimizer over, too. NEW is the one that goes on: a factory (./train.py:make), or its "
+    "class (Momentum, Adam, experimental.AdamW; with --reverse SGD, AdamW).",
 )
 @click.option(
     "--optimizer-names",
@@ -114,7 +113,13 @@ def resumable(output: str) -> Iterator[None]:
     help="PyTorch's parameter names in the order in which its optimizer has them, one a line, where they are not told.",
 )
 @click.option("--step", type=click.IntRange(min=0), metavar="N", help="How many steps were made; SGD does not count.")
-@ms_arguments
+@click.option(
+    "--from-optimizer",
+    metavar="MS",
+    help="With --reverse: the MindSpore optimizer that the state is of: a factory, for its groups and settings, or its "
+    "class. Without it, the names of the states tell the class.",
+)
+@factory_arguments
 @click.option("--resume", is_flag=True, help="Go on where a run that was interrupted has stopped.")
 @click.option("--no-verify", is_flag=True, help="Do not read back and compare what was written.")
 @click.option(
@@ -141,6 +146,8 @@ def convert(
     optimizer: str | None,
     optimizer_names: str | None,
     step: int | None,
+    from_optimizer: str | None,
+    torch_args: dict[str, Any],
     ms_args: dict[str, Any],
     resume: bool,
     no_verify: bool,
@@ -157,6 +164,7 @@ def convert(
       automap convert mapping.json resnet50.pth -o resnet50.ckpt
       automap convert mapping.json tuned.ckpt -o tuned.pth --reverse
       automap convert mapping.json resnet50.pth -o resnet50.ckpt --optimizer ./train.py:make_optimizer
+      automap convert mapping.json tuned.ckpt -o tuned.pth --reverse --optimizer SGD --torch-arg momentum=0.9
       automap convert mapping.json hf-folder/ -o ms-folder/ --shard-size 4GB
       automap convert mapping.json hf-folder/ -o ms-folder/ --shard-size 4GB --resume
       automap convert mapping.json s3://bucket/model/ -o s3://bucket/ms/ --scheduler tcp://host:8786
@@ -165,8 +173,13 @@ def convert(
     from automap.mapping import Mapping
     from automap.report import lines_of_names
 
-    if optimizer is None and (optimizer_names or step is not None or ms_args):
-        raise click.UsageError("--optimizer-names, --step and --ms-arg are of use with --optimizer only")
+    if optimizer is None and (optimizer_names or step is not None or ms_args or torch_args or from_optimizer):
+        flags = "--optimizer-names, --step, --from-optimizer, --torch-arg and --ms-arg"
+        raise click.UsageError(f"{flags} are of use with --optimizer only")
+    if from_optimizer is not None and not reverse:
+        raise click.UsageError("--from-optimizer is of use with --reverse only")
+    if (ms_args and reverse and from_optimizer is None) or (torch_args and not reverse):
+        raise click.UsageError("--torch-arg is for PyTorch's optimizer (--reverse), --ms-arg for MindSpore's factory")
     read = Mapping.read(mapping)
     names = None if optimizer_names is None else lines_of_file(optimizer_names)
     with counting(f"Converting {checkpoint}") as progress, resumable(output):
@@ -191,9 +204,11 @@ def convert(
             scheduler=scheduler,
             progress=progress,
             optimizer=optimizer,
-            optimizer_args=ms_args,
+            optimizer_args=torch_args if reverse else ms_args,
             optimizer_names=names,
             step=step,
+            from_optimizer=from_optimizer,
+            from_optimizer_args=ms_args if reverse else {},
         )
     say(str(report))
     given, made = (read.made, read.given) if reverse else (read.given, read.made)

@@ -13,7 +13,7 @@ from typing import Any
 from automap import places
 from automap.errors import AutomapError, ConversionError, SourceError
 from automap.staging import Staging
-from automap.stored import origins
+from automap.stored import travels
 from automap.streaming import Engine
 from automap.writing import Job, Workers, Written, read_back, write_file
 
@@ -108,7 +108,7 @@ class _Cluster(Engine):
 def _write(item: tuple[Job, Staging]) -> Written | AutomapError:
     """Runs on a worker."""
     job, staging = item
-    if (written := staging.complete(_name(job), job.framework)) is not None:
+    if (written := staging.complete(_name(job), job.framework, job.frame)) is not None:
         return written
     try:
         written = write_file(job, Workers(), _nobody)
@@ -133,7 +133,7 @@ def _name(job: Job) -> str:
 
 
 def _in_memory(names: Sequence[str], given: Sequence[Any]) -> list[str]:
-    return [name for name, tensor in zip(names, given, strict=True) if origins(tensor) is None]
+    return [name for name, tensor in zip(names, given, strict=True) if not travels(tensor)]
 
 
 def _nobody(_: int) -> None:

@@ -199,6 +199,8 @@ def convert(
     optimizer_args: Dict[str, Any] | None = None,
     optimizer_names: Sequence[str] | None = None,
     step: int | None = None,
+    from_optimizer: str | None = None,
+    from_optimizer_args: Dict[str, Any] | None = None,
 ) -> ConvertReport:
     """Convert a checkpoint, tensor by tensor. The output is made beside its place and appears there when it is whole.
 
@@ -230,11 +232,15 @@ def convert(
         threads: how many threads read and write here; by default one for each processor, four at most.
         progress: called with what is done (``"writing"``, ``"reading back"``), how many bytes of it, and of how many.
         optimizer: take the state of the optimizer over, too, which the checkpoint holds beside the network's: a factory
-            of the MindSpore optimizer that goes on (``./train.py:make``), or its class (``"Momentum"``). A loss scale
-            in the checkpoint is taken over with it.
-        optimizer_args: keyword arguments for that factory.
+            of the optimizer that goes on (``./train.py:make``), or its class: MindSpore's ``"Momentum"``, PyTorch's
+            ``"SGD"``. A PyTorch checkpoint has ``optimizer.state_dict()`` under ``optimizer`` then, and the network's
+            state dict under ``model``. On the way to MindSpore a loss scale in the checkpoint is taken over with it.
+        optimizer_args: keyword arguments for that factory, or for PyTorch's class.
         optimizer_names: as ``names`` of ``apply_optimizer``.
         step: as for ``apply_optimizer``.
+        from_optimizer: on the way to PyTorch: the MindSpore optimizer that the state is of, as a factory, which tells
+            its groups and settings, or as the name of its class; without it, the names of the states tell its class.
+        from_optimizer_args: keyword arguments for that factory.
 
     Raises:
         ConversionError: as for ``apply`` and ``apply_optimizer``, or the output is not what was written. There is no
@@ -263,14 +269,11 @@ def convert(
     if optimizer is None:
         return write(plan, source_path, where, planner.mapping.needs_review, options)
     from automap.loss_scale_files import with_loss_scale
-    from automap.optimizer_files import with_optimizer
+    from automap.optimizer_files import Wanted, with_optimizer
 
-    if scheduler is not None:
-        raise ConversionError("the state of an optimizer cannot be written by a cluster: leave the scheduler out")
     plan.faults.check()
-    plan, carried = with_optimizer(
-        plan, planner.mapping, source_path, optimizer, optimizer_args or {}, optimizer_names, step
-    )
+    wanted = Wanted(optimizer, optimizer_args or {}, optimizer_names, step, from_optimizer, from_optimizer_args or {})
+    plan, carried = with_optimizer(plan, planner.mapping, source_path, where, wanted, target)
     plan, scale = with_loss_scale(plan, source_path)
     review = planner.mapping.needs_review or carried.needs_review or (scale is not None and scale.needs_review)
     return replace(write(plan, source_path, where, review, options), optimizer=carried, loss_scale=scale)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from automap.graph import Shape
 
@@ -16,6 +17,41 @@ class Described(Protocol):
 
     @property
     def dtype(self) -> str: ...
+
+
+@dataclass(frozen=True)
+class Named:
+    """A tensor's place in a frame, by its name."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a file holds around its tensors, where it is no dict of them alone.
+
+    Attributes:
+        under: the key of a dict with all tensors that ``beside`` does not name.
+        beside: further keys with dicts, lists, tuples, texts, numbers, None, and tensors as ``Named``.
+    """
+
+    under: str
+    beside: Mapping[str, Any]
+
+    @property
+    def named(self) -> set[str]:
+        """The names of the tensors that ``beside`` has."""
+        found: set[str] = set()
+        left: list[Any] = [self.beside]
+        while left:
+            value = left.pop()
+            if isinstance(value, Named):
+                found.add(value.name)
+            elif isinstance(value, Mapping):
+                left += value.values()
+            elif isinstance(value, list | tuple):
+                left += value
+        return found
 
 
 @dataclass(frozen=True)

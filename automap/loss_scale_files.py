@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from importlib import import_module
 
@@ -14,9 +15,13 @@ from automap.stored import Held
 def with_loss_scale(plan: Plan, checkpoint: str) -> tuple[Plan, LossScaleReport | None]:
     """A plan that also makes the parameters of MindSpore's loss scale, where the PyTorch checkpoint has one.
 
+    A MindSpore checkpoint does not say how its scale develops, which a ``GradScaler`` has to know: it stays there.
+
     Raises:
         ConversionError: it has more than one.
     """
+    if plan.framework == "torch":
+        return plan, _left_behind(plan)
     loaded = import_module("automap.torch_optimizers").read_file(checkpoint)
     found = loss_scale.find(loaded, checkpoint)
     if found is None:
@@ -38,3 +43,12 @@ def with_loss_scale(plan: Plan, checkpoint: str) -> tuple[Plan, LossScaleReport 
     notes = (f"make the cell with the settings of PyTorch's: nn.{to}({given.scale:g}, {whole})",)
     report = LossScaleReport(given.kind, to, given.scale, given.steps, loss_scale.differences_in_file(given), notes)
     return replace(plan, tasks=(*plan.tasks, *tasks), read=read), report
+
+
+def _left_behind(plan: Plan) -> LossScaleReport | None:
+    """What is said of a loss scale in a MindSpore checkpoint."""
+    held = next((n for n in plan.report.left_out if n.rpartition(".")[2] == loss_scale.SENSE), None)
+    if held is None:
+        return None
+    why = f"{held} is not written: automap.apply_loss_scale(checkpoint, scaler) carries it over to a GradScaler"
+    return LossScaleReport("the MindSpore checkpoint", "nothing", math.nan, None, (why,))

@@ -92,7 +92,7 @@ def described(optimizer: Any) -> MindSporeOptimizer:
     )
 
 
-def assign(optimizer: Any, values: Mapping[str, Callable[[], Array]]) -> None:
+def assign(optimizer: Any, arrays: Mapping[str, Array]) -> None:
     """Put values into an optimizer's parameters, by their names, and look whether they arrived.
 
     Raises:
@@ -100,10 +100,9 @@ def assign(optimizer: Any, values: Mapping[str, Callable[[], Array]]) -> None:
     """
     optimizer = optimizer.opt if isinstance(optimizer, nn.LARS) else optimizer
     known = {p.name: p for p in _all(optimizer)}
-    missing = [name for name in values if name not in known]
+    missing = [name for name in arrays if name not in known]
     if missing:
         raise ConversionError(f"the optimizer has no parameter {', '.join(missing)}", missing)
-    arrays = {name: make() for name, make in values.items()}
     wrong = [
         f"{name}: {list(a.shape)} for {list(known[name].shape)}"
         for name, a in arrays.items()

@@ -4,75 +4,169 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from automap import specs, transforms
-from automap.dtypes import dtype_name
+import numpy as np
+
+from automap import places, specs, transforms
 from automap.errors import ConversionError, TransformError
 from automap.graph import Shape
+from automap.layout import Frame, Named
 from automap.mapping import Mapping as ParameterMapping
 from automap.optimizer_kinds import Kind, kind_called
 from automap.optimizer_links import positions_of
 from automap.optimizer_state import Listed, MindSporeOptimizer, OptimizerReport, TorchState, read_with_network
 from automap.optimizers import to_mindspore
+from automap.optimizers_back import Given, carry, given_of, key_of, state_of
 from automap.planning import Output, Plan, Task
-from automap.stored import Deferred, Held, Stored
+from automap.prefixes import prefix_change, renamed
+from automap.sources import open_source
+from automap.stored import Held
+from automap.streaming import is_folder
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An optimizer whose state is to be taken over.
+
+    Attributes:
+        optimizer: the one that goes on: a factory (``./train.py:make``), or its class alone: MindSpore's by its name
+            (``Momentum``), which gives its states the names that they have for the bare network; PyTorch's by its
+            name (``SGD``) or where it is (``torch.optim:SGD``), with every parameter in one group.
+        args: keyword arguments for it.
+        names, step: as for ``apply_optimizer``.
+        given: on the way to PyTorch, MindSpore's: a factory, for its groups and settings, or the name of its class;
+            None where the names of the states tell.
+        given_args: keyword arguments for that factory.
+    """
+
+    optimizer: str
+    args: Mapping[str, Any] = field(default_factory=dict)
+    names: Sequence[str] | None = None
+    step: int | None = None
+    given: str | None = None
+    given_args: Mapping[str, Any] = field(default_factory=dict)
 
 
 def with_optimizer(
-    plan: Plan,
-    mapping: ParameterMapping,
-    checkpoint: str,
-    optimizer: str,
-    args: Mapping[str, Any],
-    names: Sequence[str] | None = None,
-    step: int | None = None,
+    plan: Plan, mapping: ParameterMapping, checkpoint: str, output: str, wanted: Wanted, network: Any = None
 ) -> tuple[Plan, OptimizerReport]:
-    """A plan that also makes the parameters of a MindSpore optimizer, of the state in the checkpoint.
+    """A plan that also makes the state of an optimizer, of the one in the checkpoint.
 
     Args:
         plan: of the network's parameters.
         mapping: what it was made with.
-        checkpoint: the PyTorch checkpoint, which has the state of the optimizer beside the network's.
-        optimizer: a factory of the MindSpore optimizer (``./train.py:make``), or its class alone (``Momentum``), which
-            gives its states the names that they have for the bare network.
-        args: keyword arguments for a factory.
-        names, step: as for ``apply_optimizer``.
+        checkpoint: what has the state of the optimizer beside the network's.
+        output: what is to be written.
+        wanted: the optimizer.
+        network: what the plan has to fit, if anything: on the way to PyTorch it tells the order of the parameters.
 
     Raises:
-        ConversionError: as for ``apply_optimizer``, or the plan leads to PyTorch.
-        SourceError: the checkpoint or the factory cannot be used.
+        ConversionError: as for ``apply_optimizer``, or the output cannot hold the state.
+        SourceError: the checkpoint or a factory cannot be used.
     """
-    if plan.framework != "mindspore":
-        raise ConversionError(
-            "an optimizer goes back to PyTorch in Python: automap.apply_optimizer(mapping, ms, torch)"
-        )
+    if plan.framework == "mindspore":
+        if wanted.given is not None:
+            raise ConversionError("the optimizer that the state is of is named on the way to PyTorch only")
+        return _to_mindspore(plan, mapping, checkpoint, wanted)
+    return _to_torch(plan, mapping, checkpoint, output, wanted, network)
+
+
+def _to_mindspore(
+    plan: Plan, mapping: ParameterMapping, checkpoint: str, wanted: Wanted
+) -> tuple[Plan, OptimizerReport]:
     state, listing = read_with_network(checkpoint, None)
+    target = _described(wanted.optimizer, wanted.args)
+    if isinstance(target, Kind):
+        target = _planned(target, mapping, state, listing, wanted.names)
+    tasks, report = to_mindspore(mapping, state, target, listing, wanted.names, wanted.step)
+    return _joined(plan, tasks), report
+
+
+def _described(optimizer: str, args: Mapping[str, Any]) -> MindSporeOptimizer | Kind:
+    """MindSpore's optimizer by a factory, or its kind by a name."""
     if specs.is_spec(optimizer):
         edge = importlib.import_module("automap.mindspore_optimizers")
-        target = edge.described(edge.from_spec(optimizer, args))
-    elif args:
+        found: MindSporeOptimizer = edge.described(edge.from_spec(optimizer, args))
+        return found
+    if args:
         raise ConversionError(f"{optimizer} is the name of a class and takes no arguments ({', '.join(args)})")
-    else:
-        target = _planned(kind_called(optimizer), mapping, state, listing, names)
-    values, report = to_mindspore(mapping, state, target, listing, names, step)
-    shapes = {held: target.shapes[name] for name, states in target.states.items() for held in states.values()}
-    tasks = []
-    for name, make in values.items():
-        given: Stored
-        if name in shapes:
-            given = Deferred(shapes[name], target.dtypes[name], make)
-        else:
-            given = Held(make())
-        made = Output(name, name, given.shape, given.dtype, given.dtype)
-        tasks.append(Task((f"{name} (of the optimizer)",), (given,), (), (made,)))
+    return kind_called(optimizer)
+
+
+def _joined(plan: Plan, tasks: Sequence[Task]) -> Plan:
+    """A plan with more tasks. Raises ConversionError where a name would be there twice."""
     taken = {key for task in plan.tasks for o in task.made for key in (o.key, *o.copies)}
-    twice = [task.made[0].key for task in tasks if task.made[0].key in taken]
+    twice = [o.key for task in tasks for o in task.made if o.key in taken]
     if twice:
         raise ConversionError(f"{', '.join(twice)} would be in the checkpoint twice: of the network, and the optimizer")
-    read = {**plan.read, **{task.names[0]: task.given[0] for task in tasks}}
-    return replace(plan, tasks=(*plan.tasks, *tasks), read=read), report
+    read = {name: tensor for task in tasks for name, tensor in zip(task.names, task.given, strict=True)}
+    return replace(plan, tasks=(*plan.tasks, *tasks), read={**plan.read, **read})
+
+
+def _to_torch(
+    plan: Plan, mapping: ParameterMapping, checkpoint: str, output: str, wanted: Wanted, network: Any
+) -> tuple[Plan, OptimizerReport]:
+    """The state as ``optimizer.state_dict()`` gives it, under ``optimizer``, the network's under ``model``."""
+    if is_folder(output) or places.suffix(output) == ".safetensors":
+        raise ConversionError(
+            f"{output} would hold tensors alone, and optimizer.state_dict() is more than that: name a file that "
+            "torch.save can write, such as one.pth"
+        )
+    mapping = mapping.invert() if mapping.reverse else mapping
+    listing: Listed | None = None
+    if network is not None:
+        listing = [(p.name, p.shape, p.dtype) for p in open_source(network, "torch").listing()]
+    made = None if wanted.given is None else _described(wanted.given, wanted.given_args)
+    if isinstance(made, Kind):
+        given = given_of(mapping, checkpoint, made.name)
+    else:
+        given = given_of(mapping, checkpoint, None, made)
+    edge = importlib.import_module("automap.torch_optimizers")
+    order = _in_order(plan, mapping, given, listing)
+    optimizer = edge.from_spec(wanted.optimizer, wanted.args, order)
+    state = state_of(optimizer)
+    carried = carry(mapping, given, state, listing, wanted.names, wanted.step)
+    tasks, state_dict = list(carried.tasks), dict[int, dict[str, Any]]()
+    for i, slots in sorted(carried.slots.items()):
+        state_dict[i] = {slot: Named(key_of(i, slot)) for slot in slots}
+        if edge.counts(optimizer):
+            key = key_of(i, "step")
+            number = Held(np.array(carried.step or 0, np.float32))
+            step = Output(key, key, (), "float32", "float32")
+            tasks.append(Task((f"{key} (of the optimizer)",), (number,), (), (step,)))
+            state_dict[i]["step"] = Named(key)
+    groups = []
+    for g, (group, members) in enumerate(zip(state.groups, state.members, strict=True)):
+        plain = {key: value for key, value in group.items() if _is_plain(value)}
+        groups.append({**plain, "lr": carried.rates.get(g, group.get("lr")), "params": list(members)})
+    beside: dict[str, Any] = {"optimizer": {"state": state_dict, "param_groups": groups}}
+    if carried.step is not None:
+        beside["step"] = carried.step
+    taken = {name for held in given.parts.values() for name in held.values()}
+    for name in list(plan.report.left_out):
+        if name in taken or name.rpartition(".")[2] in given.scalars:
+            del plan.report.left_out[name]
+    plan = _joined(plan, tasks)
+    return replace(plan, frame=Frame("model", beside)), replace(carried.report, torch=type(optimizer).__name__)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _in_order(plan: Plan, mapping: ParameterMapping, given: Given, listing: Listed | None) -> Listed:
+    """PyTorch's parameters whose counterparts MindSpore trains, in the order of the network."""
+    trained = {n for e in mapping.entries if all(m in given.parts for m in e.mindspore) for n in e.torch}
+    shapes = {o.name: o.shape for task in plan.tasks for o in task.made}
+    order = [name for e in mapping.entries for name in e.torch]
+    if listing is not None:
+        change = prefix_change([name for name, *_ in listing], set(order))
+        order = [renamed(name, *change) for name, *_ in listing]
+    return [(name, shapes[name], None) for name in order if name in trained and name in shapes]
 
 
 def _planned(
@@ -122,4 +216,4 @@ def _is_kept(slot: str, kind: Kind, state: TorchState) -> bool:
 
 def _dtype(slot: str, state: TorchState) -> str:
     held = next((h[slot] for h in state.slots.values() if slot in h), None)
-    return "float32" if held is None else dtype_name(held())
+    return "float32" if held is None else held.dtype

@@ -11,9 +11,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from automap.errors import ConversionError
+from automap.layout import Described
 
 #: What PyTorch's optimizers keep for a parameter, beside the number of steps.
 TORCH_SLOTS = ("momentum_buffer", "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "square_avg", "grad_avg", "sum")
+
+#: Which of them each of PyTorch's optimizers keeps, and the setting of its group without which it does not.
+TORCH_KEEPS: dict[str, dict[str, str]] = {
+    "SGD": {"momentum_buffer": "momentum"},
+    "Adam": {"exp_avg": "", "exp_avg_sq": "", "max_exp_avg_sq": "amsgrad"},
+    "RMSprop": {"square_avg": "", "momentum_buffer": "momentum", "grad_avg": "centered"},
+    "Adagrad": {"sum": ""},
+    "LARS": {"momentum_buffer": ""},
+}
+TORCH_KEEPS |= dict.fromkeys(("AdamW", "Adam or AdamW", "LAMB"), TORCH_KEEPS["Adam"])
+
+#: PyTorch's own among them.
+TORCH_NAMES = ("SGD", "Adam", "AdamW", "RMSprop", "Adagrad")
 
 
 @dataclass(frozen=True)
@@ -165,3 +179,43 @@ def kind_called(name: str) -> Kind:
     if plain not in KINDS:
         raise ConversionError(f"no optimizer {name!r} is known: there are {', '.join(KINDS)}")
     return KINDS[plain]
+
+
+def split_state(kind: Kind, name: str) -> tuple[str, str] | None:
+    """Which state a name in a checkpoint is, by PyTorch's word or the kind's own, and of which parameter, or None."""
+    for slot, (word, _) in [*kind.slots.items(), *kind.own.items()]:
+        _, found, rest = f".{name}".partition(f".{word}.")
+        if found and rest:
+            return slot, rest
+    return None
+
+
+def kind_in(checkpoint: Mapping[str, Described]) -> Kind:
+    """The kind of the optimizer whose states are in a checkpoint, by their names, and by how its steps are counted.
+
+    Raises:
+        ConversionError: it is none of those known, or may be several that keep their states otherwise.
+    """
+    leaves = {name.rpartition(".")[2]: tensor for name, tensor in checkpoint.items()}
+    explained: dict[str, int] = {}
+    for kind in KINDS.values():
+        states = [split for name in checkpoint if (split := split_state(kind, name)) is not None]
+        wanted = {*kind.slots, *kind.own} - set(kind.optional) - {"max_exp_avg_sq", "grad_avg"}
+        if not wanted <= {slot for slot, _ in states}:
+            continue
+        count = kind.counter
+        if count is not None:
+            held = leaves.get(count.name)
+            if held is None or (held.dtype, tuple(held.shape)) != (count.dtype, count.shape):
+                continue
+        explained[kind.name] = len(states) + (count is not None)
+    best = [KINDS[name] for name, n in explained.items() if n == max(explained.values())]
+    if not best:
+        raise ConversionError(
+            "the checkpoint has no states of an optimizer that is known here: name the optimizer that they are of "
+            f"(kind=, --from-optimizer): {', '.join(KINDS)}"
+        )
+    if len({(str(k.slots), str(k.own), k.counter, k.scaled) for k in best}) > 1:
+        names = " or ".join(kind.name for kind in best)
+        raise ConversionError(f"the states in the checkpoint may be of {names}: name it (kind=, --from-optimizer)")
+    return best[0]

@@ -48,7 +48,8 @@ def positions_of(
         if several is not None and names is None:
             raise ConversionError(
                 f"the mapping joins {', '.join(several.torch)}, so that the order of PyTorch's parameters cannot be "
-                "told from it: give the network, its state dict, or the names (network=, names=)"
+                "told from it: give the network, its state dict, or the names (network=, names=; --target, "
+                "--optimizer-names)"
             )
         listing = [(name, (known or {}).get(name), None) for name in ours]
     change = prefix_change([name for name, *_ in listing], set(ours))

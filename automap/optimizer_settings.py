@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from automap.optimizer_state import TorchState
@@ -25,6 +25,42 @@ def settings(state: TorchState) -> str:
             if key in ("lr", "weight_decay", "momentum", "betas", "eps", "alpha") or text not in ("0", "False"):
                 said.append(f"{key} {text}")
     return ", ".join(said)
+
+
+def differing(
+    rows: Iterable[tuple[Mapping[str, Any], Mapping[str, Any], str]], kind: str, without: Collection[str] = ()
+) -> list[str]:
+    """Settings that lead to other steps, in words.
+
+    Args:
+        rows: for each MindSpore parameter: the settings of PyTorch's group, MindSpore's in PyTorch's words, its name.
+        kind: of MindSpore's optimizer.
+        without: settings that are not compared.
+    """
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for group, theirs, name in rows:
+        for key in COMPARED:
+            if key in without or key not in group or key not in theirs or is_moot(key, group, theirs):
+                continue
+            a, b = group[key], theirs[key]
+            if not same(a, b):
+                found.setdefault((key, shown(a), shown(b)), []).append(name)
+        decays = any(float(x.get("weight_decay", 0) or 0) for x in (group, theirs))
+        untold = "decoupled_weight_decay" in theirs and "decoupled_weight_decay" not in group
+        if untold and decays and "betas" in group:
+            said = ("decoupled_weight_decay", "not said", shown(theirs["decoupled_weight_decay"]))
+            found.setdefault(said, []).append(name)
+        if kind == "RMSProp" and "eps" in group and "eps_inside" in theirs:
+            inside = float(theirs["eps_inside"]) ** 0.5
+            if not same(inside, float(group["eps"])):
+                wanted = float(group["eps"]) ** 2
+                key = f"eps (MindSpore's is below the root: epsilon={wanted:g} is as much)"
+                found.setdefault((key, shown(group["eps"]), shown(theirs["eps_inside"])), []).append(name)
+    out = []
+    for (key, a, b), names in found.items():
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        out.append(f"{key}: {a} in PyTorch, {b} in MindSpore, for {names[0]}{more}")
+    return out
 
 
 def is_moot(key: str, ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:

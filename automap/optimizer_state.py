@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import numpy as np
 
+from automap import sources
 from automap.checkpoints import find_state_dict
-from automap.dtypes import Array
 from automap.errors import ConversionError, SourceError
 from automap.graph import Shape
+from automap.listing_files import dtype_name
 from automap.optimizer_kinds import TORCH_SLOTS, Kind
+from automap.stored import Deferred, Held, Sliced, Stored
 
 #: A network's parameters in order: names, shapes and element types, so far as they are known.
 Listed = list[tuple[str, Shape | None, str | None]]
@@ -37,7 +38,7 @@ class TorchState:
 
     groups: tuple[Mapping[str, Any], ...]
     members: tuple[tuple[int, ...], ...]
-    slots: Mapping[int, Mapping[str, Callable[[], Array]]]
+    slots: Mapping[int, Mapping[str, Stored]]
     shapes: Mapping[int, Mapping[str, Shape]]
     steps: Mapping[int, int]
     names: tuple[str, ...] | None = None
@@ -86,6 +87,7 @@ class OptimizerReport:
         lost: what the one side has and the other lacks, with what it is.
         differs: settings under which the next steps of the two differ, with the values.
         notes: what else is worth knowing.
+        back: whether it went from MindSpore to PyTorch.
     """
 
     torch: str
@@ -97,6 +99,7 @@ class OptimizerReport:
     lost: Mapping[str, str]
     differs: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    back: bool = False
 
     @property
     def needs_review(self) -> bool:
@@ -108,7 +111,8 @@ class OptimizerReport:
         carried = f"{states} parameters" if states else "no state"
         rates = ", ".join(f"{r:g}" for r in self.rates)
         step = "" if self.step is None else f"; step {self.step}"
-        lines = [f"{self.torch} -> {self.mindspore}: {carried} ({self.told}); learning rate {rates}{step}"]
+        way = f"{self.mindspore} -> {self.torch}" if self.back else f"{self.torch} -> {self.mindspore}"
+        lines = [f"{way}: {carried} ({self.told}); learning rate {rates}{step}"]
         lines += [f"  not carried over: {name} ({why})" for name, why in self.lost.items()]
         lines += [f"  differs: {what}" for what in self.differs]
         lines += [f"  note: {what}" for what in self.notes]
@@ -129,7 +133,7 @@ def read_state(value: Any) -> TorchState:
         names += list(group.get("param_names", ()))
         groups.append({k: _number(v) for k, v in group.items() if k not in ("params", "param_names")})
     order = [i for m in members for i in m]
-    slots: dict[int, dict[str, Callable[[], Array]]] = {i: {} for i in order}
+    slots: dict[int, dict[str, Stored]] = {i: {} for i in order}
     shapes: dict[int, dict[str, Shape]] = {i: {} for i in order}
     steps: dict[int, int] = {}
     odd: Counter[str] = Counter()
@@ -140,7 +144,7 @@ def read_state(value: Any) -> TorchState:
             elif tensor is None or not hasattr(tensor, "shape"):
                 continue
             elif key in TORCH_SLOTS:
-                slots[int(i)][key] = partial(_array, tensor, key)
+                slots[int(i)][key] = _stored(tensor, key)
                 shapes[int(i)][key] = tuple(tensor.shape)
             else:
                 odd[key] += 1
@@ -167,7 +171,8 @@ def read_with_network(value: Any, network: Any) -> tuple[TorchState, Listed | No
     """PyTorch's state and the order of the network's parameters, from whatever the user gives."""
     listing = None
     if isinstance(value, str | os.PathLike):
-        path, value = os.fspath(value), import_module("automap.torch_optimizers").read_file(os.fspath(value))
+        path = os.fspath(value)
+        value = sources.read_torch_file(path, path)
         network = path if network is None and _has_network(value) else network
     elif hasattr(value, "state_dict") and hasattr(value, "param_groups"):
         value = value.state_dict()
@@ -175,9 +180,7 @@ def read_with_network(value: Any, network: Any) -> tuple[TorchState, Listed | No
         network = value if network is None and _has_network(value) else network
         value = find_state(value)
     if network is not None:
-        from automap.sources import open_source
-
-        listing = [(p.name, p.shape, p.dtype) for p in open_source(network, "torch").listing()]
+        listing = [(p.name, p.shape, p.dtype) for p in sources.open_source(network, "torch").listing()]
     return read_state(value), listing
 
 
@@ -237,17 +240,17 @@ def torch_kind(state: TorchState) -> str:
 
 def _number(value: Any) -> Any:
     """A setting as Python's own number, where it is a tensor of one element."""
+    if isinstance(value, Sliced):
+        value = value.read()
     if hasattr(value, "item") and getattr(value, "ndim", 1) == 0:
         return value.item()
     return tuple(map(_number, value)) if isinstance(value, list | tuple) else value
 
 
-def _array(tensor: Any, name: str) -> Array:
-    return np.asarray(tensor) if isinstance(tensor, np.ndarray) else _tensor_array(tensor, name)
-
-
-def _tensor_array(tensor: Any, name: str) -> Array:
-    from automap import sources
-
-    array: Array = sources._edge("torch", "the optimizer").array_of(tensor, name)
-    return array
+def _stored(tensor: Any, name: str) -> Stored:
+    if isinstance(tensor, Sliced):
+        return tensor
+    if isinstance(tensor, np.ndarray):
+        return Held(tensor)
+    edge: Any = sources._edge("torch", "the optimizer")
+    return Deferred(tuple(tensor.shape), dtype_name(tensor.dtype), partial(edge.array_of, tensor, name))

@@ -10,21 +10,22 @@ from __future__ import annotations
 import importlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from automap import transforms
-from automap.dtypes import DTYPES, Array, cast, widen
+from automap.dtypes import DTYPES, Array
 from automap.errors import ConversionError, TransformError
+from automap.executing import Findings, change, finish
 from automap.graph import Shape
 from automap.mapping import Entry
 from automap.mapping import Mapping as ParameterMapping
 from automap.optimizer_links import moment_chain, positions_of, shapes_before, theirs_of
-from automap.optimizer_settings import COMPARED, is_moot, same, settings, shown
+from automap.optimizer_settings import differing, settings
 from automap.optimizer_state import (
     Listed,
     MindSporeOptimizer,
@@ -33,8 +34,9 @@ from automap.optimizer_state import (
     read_with_network,
     torch_kind,
 )
-from automap.planning import AnyMapping, as_mapping
+from automap.planning import AnyMapping, Output, Task, as_mapping, dtypes_after
 from automap.specs import framework_of
+from automap.stored import Filled, Held, Scaled, Stored
 from automap.transforms import Transform
 
 
@@ -76,13 +78,13 @@ def apply_optimizer(
         edge = _edge("mindspore")
         target = edge.described(optimizer)
         state, listing = read_with_network(optimizer_state, network)
-        values, report = to_mindspore(mapping, state, target, listing, names, step)
-        edge.assign(optimizer, values)
+        tasks, report = to_mindspore(mapping, state, target, listing, names, step)
+        edge.assign(optimizer, arrays_of(tasks))
         return report
     if framework == "torch" and hasattr(optimizer, "param_groups"):
         from automap.optimizers_back import to_torch
 
-        return to_torch(mapping, optimizer_state, optimizer, names, network, kind)
+        return to_torch(mapping, optimizer_state, optimizer, names, network, kind, step)
     raise ConversionError(
         f"the optimizer is a {type(optimizer).__name__}: give one of mindspore.nn, mindspore.experimental.optim, "
         "mindspore.mint.optim or torch.optim"
@@ -96,8 +98,8 @@ def to_mindspore(
     listing: Listed | None,
     names: Sequence[str] | None = None,
     step: int | None = None,
-) -> tuple[dict[str, Callable[[], Array]], OptimizerReport]:
-    """What each parameter of a MindSpore optimizer becomes; no array is made before it is asked for.
+) -> tuple[list[Task], OptimizerReport]:
+    """What makes each parameter of a MindSpore optimizer; no array is read for it.
 
     Args:
         mapping: between the networks.
@@ -108,7 +110,26 @@ def to_mindspore(
         step: how many steps were made, where the state does not count them.
     """
     job = _Job(mapping, state, target, listing, names, step)
-    return job.values(), job.report()
+    return job.tasks(), job.report()
+
+
+def arrays_of(tasks: Sequence[Task]) -> dict[str, Array]:
+    """What tasks make, by name.
+
+    Raises:
+        ConversionError: a value is out of the range of the type that it gets.
+    """
+    out: dict[str, Array] = {}
+    findings = Findings()
+    for task in tasks:
+        changed = change(task, [tensor.read() for tensor in task.given], findings)
+        for output, array in zip(task.made, changed, strict=False):
+            out[output.key] = finish(output, array.reshape(output.shape), findings)
+    bad = [f"{names} ({why})" for names, why in findings.misfits.items()]
+    bad += [f"{name} ({n} out of the range of its type)" for name, n in findings.overflow.items()]
+    if bad:
+        raise ConversionError(f"{len(bad)} states of the optimizer do not fit: {'; '.join(bad)}", bad)
+    return out
 
 
 class _Job:
@@ -195,34 +216,28 @@ class _Job:
     def _wanted(self) -> tuple[str, ...]:
         return tuple(s for s in self.target.kind.slots if any(s in held for held in self.target.states.values()))
 
-    def values(self) -> dict[str, Callable[[], Array]]:
-        """What each state and scalar becomes."""
-        out: dict[str, Callable[[], Array]] = {}
+    def tasks(self) -> list[Task]:
+        """What makes each state and scalar."""
+        out: list[Task] = []
         kind = self.target.kind
         rates: dict[str, dict[str, float]] = {}
         for entry, names in self.entries:
             chain = moment_chain(entry)
             at = [self.where[name] for name in entry.torch]
             fresh = not any(self.state.slots.get(i) for i in at)
-            group = self._group(entry, at)
-            rate = float(group.get("lr", 0.0))
+            rate = float(self._group(entry, at).get("lr", 0.0))
             for slot in self._wanted:
-                make = _shared(partial(self._changed, entry, chain, at, slot, rate, names), len(names))
-                for k, name in enumerate(names):
-                    if slot in self.target.states[name]:
-                        held = self.target.states[name][slot]
-                        out[held] = partial(lambda make, k, held: self._typed(make()[k], held), make, k, held)
+                if all(slot in self.target.states[name] for name in names):
+                    out += self._of_slot(entry, chain, at, slot, rate, names)
             for own in kind.own:  # SGD's mark of the first step
                 for name in names:
                     held = self.target.states[name][own]
-                    value = np.full(self.target.shapes[name], float(fresh), np.float32)
-                    out[held] = partial(self._typed, value, held)
+                    out.append(self._one(held, Filled(self.target.shapes[name], "float32", float(fresh))))
             for name in names:
                 held_rate = self.target.rates.get(name)
                 if held_rate is not None:
                     rates.setdefault(held_rate, {})[name] = rate
-        out |= self._scalars(rates)
-        return out
+        return out + [self._one(name, Held(array)) for name, array in self._scalars(rates).items()]
 
     def _group(self, entry: Entry, at: Sequence[int]) -> Mapping[str, Any]:
         groups = {self.group_of[i] for i in at}
@@ -230,7 +245,12 @@ class _Job:
             self._differ(f"{', '.join(entry.torch)} are in several of PyTorch's groups, and one in MindSpore")
         return self.state.groups[min(groups)]
 
-    def _changed(
+    def _one(self, held: str, given: Stored) -> Task:
+        """A state that comes from nothing in PyTorch, or a number."""
+        made = Output(held, held, given.shape, given.dtype, self.target.dtypes.get(held, given.dtype))
+        return Task((f"{held} (of the optimizer)",), (given,), (), (made,))
+
+    def _of_slot(
         self,
         entry: Entry,
         chain: Sequence[Transform],
@@ -238,37 +258,40 @@ class _Job:
         slot: str,
         rate: float,
         names: Sequence[str],
-    ) -> list[Array]:
+    ) -> list[Task]:
         """One state of an entry's parameters, as MindSpore has them."""
-        given = [held[slot]() for i in at if slot in (held := self.state.slots.get(i, {}))]
-        if not given:
-            return [np.zeros(self.target.shapes[name], np.float32) for name in names]
-        if len(given) < len(at):
-            shapes = shapes_before(chain, [self.target.shapes[name] for name in names], entry)
-            held_all = [self.state.slots.get(i, {}) for i in at]
-            given = [h[slot]() if slot in h else np.zeros(s, np.float32) for h, s in zip(held_all, shapes, strict=True)]
+        goals = [tuple(self.target.shapes[name]) for name in names]
+        held = [self.target.states[name][slot] for name in names]
+        found = [self.state.slots.get(i, {}).get(slot) for i in at]
+        there = [tensor for tensor in found if tensor is not None]
+        if not there:
+            return [self._one(h, Filled(shape, "float32")) for h, shape in zip(held, goals, strict=True)]
+        given: Sequence[Stored] = there
+        if len(there) < len(found):
+            shapes = shapes_before(chain, goals, entry)
+            given = [t or Filled(shape, there[0].dtype) for t, shape in zip(found, shapes, strict=True)]
+        if slot == "momentum_buffer" and self.target.kind.scaled:
+            given = [Scaled((tensor,), rate) for tensor in given]
         try:
-            made = list(transforms.apply(chain, given))
+            made = transforms.shape_after(chain, [tensor.shape for tensor in given])
+            changed = dtypes_after(chain, [tensor.dtype for tensor in given])
         except TransformError as e:
             raise ConversionError(f"{slot} of {', '.join(entry.torch)} does not fit: {e}", entry.torch) from None
-        if slot == "momentum_buffer" and self.target.kind.scaled:
-            made = [widen(array) * np.float32(rate) for array in made]
-        for array, name in zip(made, names, strict=True):
-            if array.size == math.prod(self.target.shapes[name]) and array.shape != tuple(self.target.shapes[name]):
-                continue
-            if array.shape != tuple(self.target.shapes[name]):
+        for shape, goal, name in zip(made, goals, names, strict=True):
+            if math.prod(shape) != math.prod(goal):
                 raise ConversionError(
-                    f"{slot} of {', '.join(entry.torch)} becomes {list(array.shape)}, and {name} is "
-                    f"{list(self.target.shapes[name])}: is it the optimizer of this network?",
+                    f"{slot} of {', '.join(entry.torch)} becomes {list(shape)}, and {name} is {list(goal)}: is it the "
+                    "optimizer of this network?",
                     entry.torch,
                 )
-        return [array.reshape(self.target.shapes[name]) for array, name in zip(made, names, strict=True)]
+        outputs = [
+            Output(h, h, goal, dtype, self.target.dtypes.get(h, dtype))
+            for h, goal, dtype in zip(held, goals, changed, strict=True)
+        ]
+        given_names = tuple(f"{slot} of {name}" for name in entry.torch)
+        return [Task(given_names, tuple(given), tuple(chain), tuple(outputs))]
 
-    def _typed(self, array: Array, held: str) -> Array:
-        dtype = self.target.dtypes.get(held)
-        return array if dtype is None else cast(array, dtype)[0]
-
-    def _scalars(self, rates: Mapping[str, Mapping[str, float]]) -> dict[str, Callable[[], Array]]:
+    def _scalars(self, rates: Mapping[str, Mapping[str, float]]) -> dict[str, Array]:
         """The counter, the learning rates, the momentum, the powers of the betas."""
         kind, groups = self.target.kind, self.state.groups
         found: dict[str, Array] = {}
@@ -298,11 +321,7 @@ class _Job:
                     ):  # as MindSpore computes it, with its rounding
                         power = power * np.float32(max(betas))
                     found[name] = np.array(power if self.step < 100_000 else max(betas) ** self.step, np.float32)
-        return {
-            name: partial(_given, value)
-            for name, value in found.items()
-            if name in self.target.scalars or name in rates
-        }
+        return {name: value for name, value in found.items() if name in self.target.scalars or name in rates}
 
     # -- what is said ----------------------------------------------------------------------------------------------
 
@@ -362,55 +381,17 @@ class _Job:
 
     def _compare(self) -> None:
         """Settings that lead to other steps, in words."""
-        found: dict[tuple[str, str, str], list[str]] = {}
         schedule = self.target.schedule(self.step or 0) if self.target.schedule is not None else {}
+        rows = []
         for entry, names in self.entries:
             group = self.state.groups[self.group_of[self.where[entry.torch[0]]]]
             for name in names:
                 theirs = {**self.target.settings.get(name, {}), **self.target.kind.fixed}
                 if name in schedule:
                     theirs["lr"] = schedule[name]
-                for key in COMPARED:
-                    if key in group and key in theirs and not is_moot(key, group, theirs):
-                        a, b = group[key], theirs[key]
-                        if not same(a, b):
-                            found.setdefault((key, shown(a), shown(b)), []).append(name)
-                decays = any(float(x.get("weight_decay", 0) or 0) for x in (group, theirs))
-                untold = "decoupled_weight_decay" in theirs and "decoupled_weight_decay" not in group
-                if untold and decays and "betas" in group:
-                    said = ("decoupled_weight_decay", "not said", shown(theirs["decoupled_weight_decay"]))
-                    found.setdefault(said, []).append(name)
-                if self.target.kind.name == "RMSProp" and "eps" in group and "eps_inside" in theirs:
-                    inside = float(theirs["eps_inside"]) ** 0.5
-                    if not same(inside, float(group["eps"])):
-                        wanted = float(group["eps"]) ** 2
-                        key = f"eps (MindSpore's is below the root: epsilon={wanted:g} is as much)"
-                        found.setdefault((key, shown(group["eps"]), shown(theirs["eps_inside"])), []).append(name)
-        for (key, a, b), names_ in found.items():
-            more = f" and {len(names_) - 1} more" if len(names_) > 1 else ""
-            self._differ(f"{key}: {a} in PyTorch, {b} in MindSpore, for {names_[0]}{more}")
-
-
-# -- helpers ----------------------------------------------------------------------------------------------------------
-
-
-def _given(array: Array) -> Array:
-    return array
-
-
-def _shared(make: Callable[[], list[Array]], times: int) -> Callable[[], list[Array]]:
-    """The same, made once for so many who ask for it, and then forgotten."""
-    kept: list[list[Array]] = []
-    asked = 0
-
-    def made() -> list[Array]:
-        nonlocal asked
-        asked += 1
-        found = kept[0] if kept else make()
-        kept[:] = [found] if asked % times else []
-        return found
-
-    return made
+                rows.append((group, theirs, name))
+        for what in differing(rows, self.target.kind.name):
+            self._differ(what)
 
 
 def _edge(framework: str) -> Any:

@@ -22,6 +22,7 @@ from automap.errors import ConversionError, MappingError, SourceError, Transform
 from automap.faults import Faults
 from automap.fitting import Fitter, MisfitError, Wishes
 from automap.graph import Framework, Listing, Param, Shape
+from automap.layout import Frame
 from automap.lora import Merge, MergedSource, is_part
 from automap.mapping import Entry, Mapping
 from automap.prefixes import change_of_prefix, common_prefix, prefix_change, renamed
@@ -122,6 +123,7 @@ class Plan:
         report: what was changed; those who carry it out add what only the values tell.
         faults: what stands in the way.
         read: every tensor that an entry asks for and that is there, also of entries that cannot be carried out.
+        frame: what is written around the tensors, if anything is.
     """
 
     text: str
@@ -134,6 +136,7 @@ class Plan:
     report: ConversionReport
     faults: Faults
     read: dict[str, Stored]
+    frame: Frame | None = None
 
 
 @dataclass
@@ -322,7 +325,7 @@ class Planner:
         made = entry.names(self.mapping.made)
         chain, shapes = self._steps(entry, names, [t.shape for t in given], faults)
         try:
-            changed = _dtypes_after(chain, [t.dtype for t in given])
+            changed = dtypes_after(chain, [t.dtype for t in given])
         except TransformError as e:
             faults.add("of a dtype that does not fit", f"{', '.join(names)} ({e})")
             return None
@@ -411,7 +414,7 @@ def _keeps_bytes(chain: Sequence[Transform]) -> bool:
     return all(t.op in _SAME_BYTES for t in chain)
 
 
-def _dtypes_after(chain: Sequence[Transform], given: Sequence[str]) -> list[str]:
+def dtypes_after(chain: Sequence[Transform], given: Sequence[str]) -> list[str]:
     """The element types that a chain makes of these. Raises TransformError where it cannot be carried out."""
     # No array is packed: such tensors are only copied, and stay what they are.
     if any(map(is_packed, given)) or (not chain and len(given) == 1):

@@ -394,14 +394,18 @@ def _open_checkpoint(path: str, text: str, framework: Framework | None) -> _Tens
         check_side("torch", framework, "a checkpoint", text)
         if suffix == ".ckpt" and not nature_of(start) and not start.startswith(b"\x80"):
             check_side("mindspore", framework, "a checkpoint", text)
-        try:
-            loaded = zipped_file.read_archive(path)
-        except (zipped_file.UnknownFormError, OSError):
-            _on_this_machine(path, text)
-            loaded = _edge("torch", text).read_checkpoint(path)
-        tensors, notes = find_state_dict(loaded, text)
+        tensors, notes = find_state_dict(read_torch_file(path, text), text)
         return _TensorSource(tensors, "torch", text, notes)
     raise SourceError(f"{text} has no extension that automap reads ({' '.join(_KNOWN_FILES)})", text)
+
+
+def read_torch_file(path: str, text: str) -> Any:
+    """What a file of ``torch.save`` holds, its tensors not read yet: as ``Sliced``, or PyTorch's own."""
+    try:
+        return zipped_file.read_archive(path)
+    except (zipped_file.UnknownFormError, OSError):
+        _on_this_machine(path, text)
+        return _edge("torch", text).read_checkpoint(path)
 
 
 def _head(path: str) -> bytes:

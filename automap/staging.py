@@ -18,6 +18,7 @@ from automap import places, sharded
 from automap.errors import AutomapError, ConversionError
 from automap.executing import Findings
 from automap.graph import Framework
+from automap.layout import Frame
 from automap.writing import Written, checksums
 
 ENDING = ".automap-partial"
@@ -81,14 +82,14 @@ class Staging:
         data = {"size": written.size, "checksums": written.checksums, "findings": vars(written.findings)}
         places.write(self._page(name), json.dumps(data, separators=(",", ":")).encode())
 
-    def complete(self, name: str, framework: Framework) -> Written | None:
+    def complete(self, name: str, framework: Framework, frame: Frame | None = None) -> Written | None:
         """What is known of a file that is complete: it is there, and every tensor has its checksum."""
         try:
             data = json.loads(places.read(self._page(name)))
             written = Written(data["size"], data["checksums"], Findings(**data["findings"]))
             if places.size(self.path(name)) != written.size:
                 return None
-            return written if checksums(self.path(name), framework) == written.checksums else None
+            return written if checksums(self.path(name), framework, frame) == written.checksums else None
         except (OSError, ValueError, KeyError, TypeError, AutomapError):
             return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,12 +11,15 @@ from typing import Protocol
 import numpy as np
 
 from automap import places
-from automap.dtypes import HELD, Array, dtype_name, is_packed
+from automap.dtypes import HELD, Array, cast, dtype_name, is_packed, widen
 from automap.errors import SourceError
 from automap.graph import Shape
 
 #: How many bytes are read at a time where a tensor is copied as it is.
 CHUNK = 1 << 22
+
+#: Of an array in memory with so many bytes at most, the values are part of what it is.
+_SMALL = 1 << 16
 
 
 class Stored(Protocol):
@@ -54,6 +58,51 @@ class Held:
         """The array itself, in the byte order of this machine, which is the only one that the frameworks take."""
         array = self.array
         return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A tensor of one number throughout, which takes no memory until it is read.
+
+    Attributes:
+        shape: its shape.
+        dtype: its element type's name, such as ``float32``.
+        value: the number.
+    """
+
+    shape: Shape
+    dtype: str
+    value: float = 0.0
+
+    def read(self) -> Array:
+        return cast(np.full(self.shape, self.value, np.float32), self.dtype)[0]
+
+
+@dataclass(frozen=True, eq=False)
+class Scaled:
+    """A tensor times a number, or divided by it, in float32."""
+
+    parts: tuple[Stored]
+    factor: float
+    divided: bool = False
+
+    @property
+    def shape(self) -> Shape:
+        return self.parts[0].shape
+
+    @property
+    def dtype(self) -> str:
+        return "float32"
+
+    @property
+    def chain(self) -> tuple[float, bool]:
+        """What tells this one from the tensor itself; see ``identity``."""
+        return self.factor, self.divided
+
+    def read(self) -> Array:
+        wide, factor = widen(self.parts[0].read()).astype(np.float32), np.float32(self.factor)
+        made: Array = wide / factor if self.divided else wide * factor
+        return made
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,11 +218,22 @@ def origins(tensor: Stored) -> list[Sliced] | None:
     return found or None
 
 
+def travels(tensor: Stored) -> bool:
+    """Whether another machine can read it, from the same files or from the few bytes that are sent along."""
+    parts: tuple[Stored, ...] = getattr(tensor, "parts", ())
+    small = isinstance(tensor, Held) and tensor.array.nbytes <= _SMALL
+    return small or isinstance(tensor, Sliced | Filled) or (bool(parts) and all(map(travels, parts)))
+
+
 def identity(tensor: Stored) -> str:
     """A text that is equal for tensors with the same values, if the files that they come from are the same."""
     parts: tuple[Stored, ...] = getattr(tensor, "parts", ())
     if isinstance(tensor, Sliced):
         more = f"{tensor.pieces} {tensor.strides}"
+    elif isinstance(tensor, Filled):
+        more = f"{tensor.value!r}"
+    elif isinstance(tensor, Held) and tensor.array.nbytes <= _SMALL:  # a number that an option may have told
+        more = f"{zlib.crc32(np.ascontiguousarray(tensor.array).tobytes())}"
     else:
         more = f"{[identity(part) for part in parts]} {list(map(str, getattr(tensor, 'chain', ())))}"
     return f"{tensor.dtype} {tensor.shape} {more}"

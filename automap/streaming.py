@@ -118,7 +118,16 @@ def write(plan: Plan, checkpoint: str, output: str, needs_review: bool, options:
         names = [places.split(output)[1]]
     staging = Staging(output, folder, "")
     jobs = [
-        Job(staging.path(name), staging.parts, output, group, plan.framework, plan.allow_nan, plan.allow_overflow)
+        Job(
+            staging.path(name),
+            staging.parts,
+            output,
+            group,
+            plan.framework,
+            plan.allow_nan,
+            plan.allow_overflow,
+            plan.frame,
+        )
         for name, group in zip(names, groups, strict=True)
     ]
     sizes = {job.path: job.layout().size for job in jobs}
@@ -164,7 +173,7 @@ def _write(
     done: dict[str, Written] = {}
     if options.resume:
         for job, name in zip(jobs, names, strict=True):
-            if (written := staging.complete(name, job.framework)) is not None:
+            if (written := staging.complete(name, job.framework, job.frame)) is not None:
                 done[name] = written
     resumed = len(done)
     missing = [job for job, name in zip(jobs, names, strict=True) if name not in done]
@@ -232,6 +241,8 @@ def _fingerprint(plan: Plan, jobs: Sequence[Job], checkpoint: str) -> str:
     digest = hashlib.sha256(
         f"{automap.__version__} {plan.framework} {plan.allow_nan} {plan.allow_overflow} {plan.max_lost}".encode()
     )
+    if plan.frame is not None:
+        digest.update(repr(plan.frame).encode())
     files: dict[str, None] = {}
     if places.exists(checkpoint):
         files[checkpoint] = None

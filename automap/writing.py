@@ -22,9 +22,9 @@ from automap.dtypes import HELD, Array, is_packed, size_of
 from automap.errors import SourceError
 from automap.executing import Findings, change, finish, look
 from automap.graph import Framework
-from automap.layout import Layout
+from automap.layout import Frame, Layout
 from automap.planning import Output, Task
-from automap.stored import Sliced, pieces_of
+from automap.stored import Sliced, Stored, pieces_of
 
 _T = TypeVar("_T")
 _R = TypeVar("_R")
@@ -45,6 +45,7 @@ class Job:
         framework: the framework that will read it.
         allow_nan: let tensors pass that hold NaN.
         allow_overflow: let finite values pass that are out of the range of their new type.
+        frame: what else is in the file, if anything is.
     """
 
     path: str
@@ -54,6 +55,7 @@ class Job:
     framework: Framework
     allow_nan: bool = False
     allow_overflow: bool = False
+    frame: Frame | None = None
 
     @property
     def suffix(self) -> str:
@@ -86,7 +88,7 @@ class Job:
             return safetensors_file.layout(dict(self.outputs), {"format": tag})
         if self.suffix == ".ckpt":
             return ckpt_file.layout(dict(self.outputs))
-        return zipped_file.layout(dict(self.outputs))
+        return zipped_file.layout(dict(self.outputs), self.frame)
 
 
 @dataclass
@@ -348,7 +350,7 @@ def read_back(job: Job, workers: Workers, advance: Advance) -> list[str]:
 
     The file is opened as anybody opens it, and the tensors are made once more from what they were made of.
     """
-    held = sources.open_source(job.path, job.framework).tensors()
+    held = _tensors_in(job.path, job.framework, job.frame)
     expected = dict(job.outputs)
     wrong = set(held.keys() ^ expected.keys())
 
@@ -366,7 +368,7 @@ def read_back(job: Job, workers: Workers, advance: Advance) -> list[str]:
 
 
 def _differing(
-    output: Output, parts: Iterable[memoryview], held: dict[str, Any], workers: Workers, advance: Advance
+    output: Output, parts: Iterable[memoryview], held: Dict[str, Any], workers: Workers, advance: Advance
 ) -> list[str]:
     names = [name for name in (output.key, *output.copies) if name in held]
     wrong = [n for n in names if (held[n].dtype, tuple(held[n].shape)) != (output.dtype, output.shape)]
@@ -398,10 +400,20 @@ class _Reread:
         return self._array[at : at + count]
 
 
-def checksums(path: str, framework: Framework) -> dict[str, int]:
+def _tensors_in(path: str, framework: Framework, frame: Frame | None) -> Dict[str, Stored]:
+    """Every tensor in a file that was written. Raises SourceError where it is something else."""
+    if frame is None:
+        return sources.open_source(path, framework).tensors()
+    try:
+        return zipped_file.tensors_around(path, frame)
+    except zipped_file.UnknownFormError as error:
+        raise SourceError(f"{path} is not what was written: {error}", path) from error
+
+
+def checksums(path: str, framework: Framework, frame: Frame | None = None) -> dict[str, int]:
     """The CRC-32 of each tensor in a file."""
     found = {}
-    for name, tensor in sources.open_source(path, framework).tensors().items():
+    for name, tensor in _tensors_in(path, framework, frame).items():
         if isinstance(tensor, Sliced) and tensor.is_plain:
             chunks: Iterable[Any] = tensor.chunks()
         else:

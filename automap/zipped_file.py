@@ -21,7 +21,7 @@ from typing import Any, BinaryIO, NamedTuple
 from automap import places
 from automap.dtypes import HELD, size_of
 from automap.errors import ConversionError
-from automap.layout import Described, Layout
+from automap.layout import Described, Frame, Layout, Named
 from automap.stored import Sliced
 
 _STORAGES = {
@@ -120,17 +120,50 @@ def _with_places(value: Any, path: str) -> Any:
     if isinstance(value, _Found):
         return value.stored(path)
     seen: set[int] = set()
-    dicts = [value]
-    while dicts:
-        here = dicts.pop()
-        if not isinstance(here, dict) or id(here) in seen:
+    left = [value]
+    while left:
+        here = left.pop()
+        if isinstance(here, tuple) and any(isinstance(inner, _Found) for inner in here):
+            raise UnknownFormError("a tuple of tensors")
+        if not isinstance(here, dict | list) or id(here) in seen:
             continue
         seen.add(id(here))
-        for key, inner in here.items():
+        for key, inner in here.items() if isinstance(here, dict) else enumerate(here):
             if isinstance(inner, _Found):
                 here[key] = inner.stored(path)
-        dicts += here.values()
+        left += here.values() if isinstance(here, dict) else here
     return value
+
+
+def tensors_around(path: str, frame: Frame) -> dict[str, Sliced]:
+    """The tensors in a file with a frame, by name.
+
+    Raises:
+        UnknownFormError: there is something else in it.
+        OSError: it cannot be read.
+    """
+    loaded = read_archive(path)
+    found: dict[str, Sliced] = {}
+
+    def look(value: Any, expected: Any) -> bool:
+        if isinstance(expected, Named):
+            found[expected.name] = value
+            return isinstance(value, Sliced)
+        if isinstance(expected, Mapping):
+            return (
+                isinstance(value, dict)
+                and list(value) == list(expected)
+                and all(look(value[key], inner) for key, inner in expected.items())
+            )
+        if isinstance(expected, list | tuple):
+            alike = type(value) is type(expected) and len(value) == len(expected)
+            return alike and all(map(look, value, expected))
+        return type(value) is type(expected) and bool(value == expected)
+
+    rest = loaded.pop(frame.under, None) if isinstance(loaded, dict) else None
+    if not isinstance(rest, dict) or not look(loaded, frame.beside):
+        raise UnknownFormError("what is beside the tensors is something else")
+    return {**rest, **found}
 
 
 class _Dtype(NamedTuple):
@@ -196,8 +229,12 @@ _FOLDER = "archive/"
 _LONG, _MANY = 0xFFFFFFFF, 0xFFFF
 
 
-def layout(tensors: Mapping[str, Described]) -> Layout:
+def layout(tensors: Mapping[str, Described], frame: Frame | None = None) -> Layout:
     """The form of a file: a dict of tensors by name, each in a storage of its own, as ``torch.save`` writes it.
+
+    Args:
+        tensors: by name, in order.
+        frame: what else is in the file, if anything is.
 
     Raises:
         ConversionError: an element type that PyTorch cannot hold, or that has several elements in a byte.
@@ -206,7 +243,7 @@ def layout(tensors: Mapping[str, Described]) -> Layout:
     if odd:
         raise ConversionError(f"a file of torch.save cannot hold these element types here: {'; '.join(odd)}", odd)
     archive = _Archive()
-    archive.add("data.pkl", _pickled(tensors))
+    archive.add("data.pkl", _pickled(tensors, frame))
     archive.add("byteorder", b"little")
     for i, (name, t) in enumerate(tensors.items()):
         archive.add_tensor(f"data/{i}", name, size_of(t.dtype, math.prod(t.shape)))
@@ -279,10 +316,10 @@ def _extra(kind: int, data: bytes) -> bytes:
     return struct.pack("<HH", kind, len(data)) + data
 
 
-def _pickled(tensors: Mapping[str, Described]) -> bytes:
+def _pickled(tensors: Mapping[str, Described], frame: Frame | None) -> bytes:
     """The pickle of a dict of tensors, in the few words of pickle's protocol 2 that PyTorch's safe reader knows."""
-    out = bytearray(pickle.PROTO + b"\2" + pickle.EMPTY_DICT)
     memo: dict[str, int] = {}
+    numbers = {name: i for i, name in enumerate(tensors)}
 
     def named(module: str, name: str) -> bytes:
         key = f"{module} {name}"
@@ -291,20 +328,40 @@ def _pickled(tensors: Mapping[str, Described]) -> bytes:
         memo[key] = len(memo)  # there are fewer than 256 such names
         return pickle.GLOBAL + f"{module}\n{name}\n".encode() + pickle.BINPUT + bytes([memo[key]])
 
-    for i, (name, t) in enumerate(tensors.items()):
+    def tensor(name: str) -> bytes:
+        t = tensors[name]
         elements = math.prod(t.shape)
         kind = _STORAGE_OF.get(t.dtype)
         strides = [math.prod(max(n, 1) for n in t.shape[axis + 1 :]) for axis in range(len(t.shape))]
-        out += _text(name)
-        out += named("torch._utils", "_rebuild_tensor_v2" if kind else "_rebuild_tensor_v3") + pickle.MARK
+        out = named("torch._utils", "_rebuild_tensor_v2" if kind else "_rebuild_tensor_v3") + pickle.MARK
         out += pickle.MARK + _text("storage")
         out += named("torch", kind) if kind else named("torch.storage", "UntypedStorage")
-        out += _text(str(i)) + _text("cpu") + _whole(elements if kind else size_of(t.dtype, elements)) + pickle.TUPLE
+        out += _text(str(numbers[name])) + _text("cpu")
+        out += _whole(elements if kind else size_of(t.dtype, elements)) + pickle.TUPLE
         out += pickle.BINPERSID + _whole(0) + _tuple(t.shape) + _tuple(strides) + pickle.NEWFALSE
         out += named("collections", "OrderedDict") + pickle.EMPTY_TUPLE + pickle.REDUCE
         out += b"" if kind else named("torch", t.dtype)
-        out += pickle.TUPLE + pickle.REDUCE + pickle.SETITEM
-    return bytes(out + pickle.STOP)
+        return out + pickle.TUPLE + pickle.REDUCE
+
+    def value(of: Any) -> bytes:
+        if isinstance(of, Named):
+            return tensor(of.name)
+        if isinstance(of, Mapping):
+            return pickle.EMPTY_DICT + b"".join(value(k) + value(v) + pickle.SETITEM for k, v in of.items())
+        if isinstance(of, list):
+            return pickle.EMPTY_LIST + b"".join(value(v) + pickle.APPEND for v in of)
+        if isinstance(of, tuple):
+            return pickle.MARK + b"".join(map(value, of)) + pickle.TUPLE
+        if of is None or isinstance(of, bool):
+            return pickle.NONE if of is None else pickle.NEWTRUE if of else pickle.NEWFALSE
+        if isinstance(of, float):
+            return pickle.BINFLOAT + struct.pack(">d", of)
+        return _text(of) if isinstance(of, str) else _whole(of)
+
+    apart = frame.named if frame is not None else set()
+    rest = {name: Named(name) for name in tensors if name not in apart}
+    whole = rest if frame is None else {frame.under: rest, **frame.beside}
+    return pickle.PROTO + b"\2" + value(whole) + pickle.STOP
 
 
 def _text(text: str) -> bytes:

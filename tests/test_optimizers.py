@@ -453,7 +453,7 @@ def test_the_state_in_a_checkpoint() -> None:
         read_state({"state": {0: {"prev": np.zeros(2)}}, "param_groups": [{"params": [0]}]})
     found = read_state({"state": {0: {"exp_avg": np.ones(2), "step": 4}}, "param_groups": [{"params": [0], "lr": 0.1}]})
     assert found.steps == {0: 4}
-    assert np.array_equal(found.slots[0]["exp_avg"](), np.ones(2))
+    assert np.array_equal(found.slots[0]["exp_avg"].read(), np.ones(2))
 
 
 # --- which position is which ------------------------------------------------------------------------------------------
