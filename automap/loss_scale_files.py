@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from importlib import import_module
 
@@ -21,7 +20,7 @@ def with_loss_scale(plan: Plan, checkpoint: str) -> tuple[Plan, LossScaleReport 
         ConversionError: it has more than one.
     """
     if plan.framework == "torch":
-        return plan, _left_behind(plan)
+        return plan, _left_behind(plan, checkpoint)
     loaded = import_module("automap.torch_optimizers").read_file(checkpoint)
     found = loss_scale.find(loaded, checkpoint)
     if found is None:
@@ -45,10 +44,11 @@ def with_loss_scale(plan: Plan, checkpoint: str) -> tuple[Plan, LossScaleReport 
     return replace(plan, tasks=(*plan.tasks, *tasks), read=read), report
 
 
-def _left_behind(plan: Plan) -> LossScaleReport | None:
+def _left_behind(plan: Plan, checkpoint: str) -> LossScaleReport | None:
     """What is said of a loss scale in a MindSpore checkpoint."""
     held = next((n for n in plan.report.left_out if n.rpartition(".")[2] == loss_scale.SENSE), None)
     if held is None:
         return None
     why = f"{held} is not written: automap.apply_loss_scale(checkpoint, scaler) carries it over to a GradScaler"
-    return LossScaleReport("the MindSpore checkpoint", "nothing", math.nan, None, (why,))
+    given = loss_scale.read(checkpoint)
+    return LossScaleReport(given.kind, "nothing", given.scale, given.steps, (why,))

@@ -7,7 +7,7 @@ are converted, and the next steps of both frameworks give equal parameters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from automap.errors import ConversionError
@@ -193,6 +193,8 @@ def split_state(kind: Kind, name: str) -> tuple[str, str] | None:
 def kind_in(checkpoint: Mapping[str, Described]) -> Kind:
     """The kind of the optimizer whose states are in a checkpoint, by their names, and by how its steps are counted.
 
+    Kinds that keep the same are one here, with what all of them have in common.
+
     Raises:
         ConversionError: it is none of those known, or may be several that keep their states otherwise.
     """
@@ -215,7 +217,9 @@ def kind_in(checkpoint: Mapping[str, Described]) -> Kind:
             "the checkpoint has no states of an optimizer that is known here: name the optimizer that they are of "
             f"(kind=, --from-optimizer): {', '.join(KINDS)}"
         )
+    names = " or ".join(kind.name for kind in best)
     if len({(str(k.slots), str(k.own), k.counter, k.scaled) for k in best}) > 1:
-        names = " or ".join(kind.name for kind in best)
         raise ConversionError(f"the states in the checkpoint may be of {names}: name it (kind=, --from-optimizer)")
-    return best[0]
+    first = best[0]
+    fixed = {key: value for key, value in first.fixed.items() if all(k.fixed.get(key) == value for k in best)}
+    return replace(first, name=names, fixed=fixed, unproven=first.unproven if all(k.unproven for k in best) else "")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from automap import transforms
 from automap.errors import ConversionError, TransformError
@@ -91,6 +92,18 @@ def theirs_of(mapped: Iterable[str], names: Sequence[str]) -> dict[str, str]:
     shifted = {renamed(n, *change): n for n in names if renamed(n, *change) in set(mapped)}
     other = {m: n for n, m in changes(names, mapped).items()}
     return max((direct, shifted, other), key=len)
+
+
+def torch_shapes(mapping: ParameterMapping, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
+    """The shapes of PyTorch's parameters, so far as those of MindSpore's and the transforms tell them."""
+    found: dict[str, Shape] = {}
+    for entry in mapping.entries:
+        if all(name in shapes for name in entry.mindspore):
+            with suppress(TransformError):
+                undone = transforms.inverse(entry.transform, [None] * len(entry.torch))
+                made = transforms.shape_after(undone, [shapes[name] for name in entry.mindspore])
+                found |= dict(zip(entry.torch, made, strict=True))
+    return found
 
 
 def shapes_before(chain: Sequence[Transform], shapes: Sequence[Shape], entry: Entry) -> list[Shape]:

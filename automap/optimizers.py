@@ -11,7 +11,6 @@ import importlib
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
@@ -21,10 +20,9 @@ from automap import transforms
 from automap.dtypes import DTYPES, Array
 from automap.errors import ConversionError, TransformError
 from automap.executing import Findings, change, finish
-from automap.graph import Shape
 from automap.mapping import Entry
 from automap.mapping import Mapping as ParameterMapping
-from automap.optimizer_links import moment_chain, positions_of, shapes_before, theirs_of
+from automap.optimizer_links import moment_chain, positions_of, shapes_before, theirs_of, torch_shapes
 from automap.optimizer_settings import differing, settings
 from automap.optimizer_state import (
     Listed,
@@ -152,21 +150,11 @@ class _Job:
         mapped = [name for entry in self.mapping.entries for name in entry.mindspore]
         self.called = theirs_of(mapped, target.names)  # the mapping's MindSpore name -> the optimizer's
         trained = {n for e in self.mapping.entries if any(m in self.called for m in e.mindspore) for n in e.torch}
-        self.where, self.told = positions_of(self.mapping, state, listing, names, trained, self._torch_shapes())
+        known = torch_shapes(self.mapping, {m: target.shapes[n] for m, n in self.called.items()})
+        self.where, self.told = positions_of(self.mapping, state, listing, names, trained, known)
         self.group_of = {i: g for g, members in enumerate(state.members) for i in members}
         self.entries = list(self._trained())
         self.step = self._step(step)
-
-    def _torch_shapes(self) -> dict[str, Shape]:
-        """The shapes of PyTorch's parameters, as MindSpore's optimizer and the transforms tell them."""
-        found: dict[str, Shape] = {}
-        for entry in self.mapping.entries:
-            if all(name in self.called for name in entry.mindspore):
-                shapes = [self.target.shapes[self.called[name]] for name in entry.mindspore]
-                with suppress(TransformError):
-                    undone = transforms.inverse(entry.transform, [None] * len(entry.torch))
-                    found |= dict(zip(entry.torch, transforms.shape_after(undone, shapes), strict=True))
-        return found
 
     def _trained(self) -> Iterator[tuple[Entry, tuple[str, ...]]]:
         """The entries whose parameters both optimizers train, with MindSpore's names there."""

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from automap import sources, transforms
+from automap.dtypes import is_zero, widen
 from automap.errors import ConversionError, TransformError
 from automap.mapping import Entry
 from automap.mapping import Mapping as ParameterMapping
 from automap.optimizer_kinds import TORCH_KEEPS, Kind, kind_called, kind_in, split_state
-from automap.optimizer_links import moment_chain, positions_of, theirs_of
+from automap.optimizer_links import moment_chain, positions_of, theirs_of, torch_shapes
 from automap.optimizer_settings import differing, settings
 from automap.optimizer_state import Listed, MindSporeOptimizer, OptimizerReport, TorchState, read_state, torch_kind
 from automap.optimizers import _edge, arrays_of
@@ -56,7 +57,7 @@ class Given:
         """The number in a tensor whose name ends so, or None where there is none."""
         for held, tensor in self.tensors.items():
             if held.rpartition(".")[2] == name and prod(tensor.shape) == 1:
-                return float(np.asarray(tensor.read()).reshape(-1)[0])
+                return _decimal(tensor)
         return None
 
 
@@ -154,7 +155,9 @@ class _Back:
         self.mapping, self.given, self.state = mapping, given, state
         parts = given.parts
         trained = {n for e in mapping.entries if all(m in parts for m in e.mindspore) for n in e.torch}
-        self.where, self.told = positions_of(mapping, state, listing, names, trained)
+        held = {m: given.tensors[name].shape for m, slots in parts.items() for s, name in slots.items() if s != "lr"}
+        known = torch_shapes(mapping, held)
+        self.where, self.told = positions_of(mapping, state, listing, names, trained, known)
         self.shapes = {i: held[""] for i, held in state.shapes.items()}
         self.group_of = {i: g for g, members in enumerate(state.members) for i in members}
         self.kind = torch_kind(state)
@@ -244,7 +247,7 @@ class _Back:
 
     def _rate(self, name: str) -> float | None:
         held = self.given.tensors.get(self.given.parts[name].get("lr", ""))
-        return None if held is None else float(np.asarray(held.read()).reshape(-1)[0])
+        return None if held is None else _decimal(held)
 
     def _of_slot(self, entry: Entry, at: Sequence[int], slot: str) -> list[Task] | None:
         """One state of an entry's parameters, as PyTorch has it; None where there is none."""
@@ -302,6 +305,8 @@ class _Back:
                 continue
             else:
                 why = f"PyTorch's {self.kind} has nothing of the kind"
+            if all(is_zero(self.given.tensors[name].read()) for name in self._held(slot)):
+                continue
             self.lost[slot] = f"of {n} parameters; {why}"
         rows = [
             (groups[self.group_of[self.where[entry.torch[0]]]], self._settings(name), name)
@@ -320,7 +325,11 @@ class _Back:
             ] = None
         elif len(rates) < len(groups):
             kept = ", ".join(f"{float(group['lr']):g}" for g, group in enumerate(groups) if g not in rates)
-            self.differs[f"lr: MindSpore does not tell it, so that PyTorch's stays as it was made: {kept}"] = None
+            words = f"lr: MindSpore's state does not tell it, so that PyTorch's stays as it was made: {kept}"
+            if found.rate:  # a schedule was there in its place
+                self.differs[words] = None
+            else:
+                self.notes.append(words)
         if not any(self.given.settings.values()):
             self.notes.append(
                 f"what MindSpore's checkpoint does not tell is as the optimizer was made: {settings(self.state)}"
@@ -332,6 +341,10 @@ class _Back:
             self.kind, found.name, dict(carried), self.told, self.step, told, self.lost, tuple(self.differs),
             tuple(self.notes), back=True,
         )  # fmt: skip
+
+    def _held(self, slot: str) -> list[str]:
+        parts = [self.given.parts[name] for entry in self.entries for name in entry.mindspore]
+        return [held[slot] for held in parts if slot in held]
 
     def _settings(self, name: str) -> dict[str, Any]:
         """What is known of MindSpore's, in PyTorch's words."""
@@ -380,11 +393,16 @@ def given_of(mapping: ParameterMapping, given: Any, kind: str | None, made: Mind
             if m in parts:
                 parts[m] |= _lr(held_rates.get(made.rates.get(n) or ""))
         return Given(found, parts, tensors, known)
-    numbers = {name: float(np.asarray(apart[name].read()).reshape(-1)[0]) for name in held_rates.values()}
+    numbers = {name: _decimal(apart[name]) for name in held_rates.values()}
     if len(set(numbers.values())) == 1:
         parts = {m: {**held, **_lr(next(iter(numbers)))} for m, held in parts.items()}
         return Given(found, parts, tensors, known)
     return Given(found, parts, tensors, known, tuple(sorted(set(numbers.values()), reverse=True)))
+
+
+def _decimal(tensor: Stored) -> float:
+    """A number as somebody wrote it: the shortest decimal that its element type rounds to it."""
+    return float(str(np.asarray(widen(tensor.read())).reshape(-1)[0]))
 
 
 def _lr(name: str | None) -> dict[str, str]:

@@ -220,6 +220,29 @@ def test_a_cluster_writes_the_same_bytes(folder: Path, tmp_path: Path, cluster: 
         assert [done == total for done, total in told.values()] == [True, True]
 
 
+def test_a_cluster_writes_the_state_of_an_optimizer_too(tmp_path: Path, cluster: Any) -> None:
+    torch = pytest.importorskip("torch")
+    held = {name: torch.nn.Parameter(torch.tensor(array)) for name, array in weights().items()}
+    optimizer = torch.optim.SGD(held.items(), lr=0.1, momentum=0.9)
+    for tensor in held.values():
+        tensor.grad = tensor.detach() + 1
+    optimizer.step()
+    torch.save({"net": dict(held), "optimizer": optimizer.state_dict()}, tmp_path / "in.pth")
+    for there in (True, False):
+        where: dict[str, Any] = {"scheduler": cluster.scheduler_address} if there else {}
+        out, back = (tmp_path / f"{there}{ending}" for ending in (".ckpt", ".pth"))
+        made = convert(MODEL, tmp_path / "in.pth", out, optimizer="Momentum", step=1, **where)
+        assert made.optimizer is not None
+        assert not made.optimizer.needs_review
+        assert made.optimizer.carried == {"momentum_buffer": 10}
+        made = convert(MODEL, out, back, reverse=True, optimizer="SGD", optimizer_args={"momentum": 0.9}, **where)
+        loaded = torch.load(back, weights_only=True)["optimizer"]
+        for i, tensor in enumerate(held.values()):
+            assert torch.equal(loaded["state"][i]["momentum_buffer"], optimizer.state[tensor]["momentum_buffer"])
+    assert (tmp_path / "True.ckpt").read_bytes() == (tmp_path / "False.ckpt").read_bytes()
+    assert (tmp_path / "True.pth").read_bytes() == (tmp_path / "False.pth").read_bytes()
+
+
 def test_faults_found_by_workers_are_told(tmp_path: Path, cluster: Any) -> None:
     save_file(weights() | {"4.qkv": np.full((6, 5), 1e9, np.float32)}, tmp_path / "in.safetensors")
     with pytest.raises(ConversionError, match=r"4\.q \(10 in float16\), 4\.k \(10 in float16\)"):

@@ -16,7 +16,7 @@ from automap.dtypes import HELD
 from automap.errors import ConversionError
 from automap.graph import Listing, Param, Shape
 from automap.inference import match
-from automap.layout import Layout
+from automap.layout import Frame, Layout, Named
 from automap.sources import open_source
 from automap.stored import Deferred, Sliced
 
@@ -96,6 +96,37 @@ def test_tied_weights_are_there_under_each_name(tmp_path: Path) -> None:
     convert(found, tmp_path / "ms.safetensors", tmp_path / "out.pth", reverse=True)
     loaded = torch.load(tmp_path / "out.pth", weights_only=True)
     assert {name: t.tolist() for name, t in loaded.items()} == {n: t.tolist() for n, t in net.state_dict().items()}
+
+
+def test_tensors_with_other_things_around_them(tmp_path: Path) -> None:
+    groups = [
+        {"lr": 0.1, "betas": (0.9, 0.999), "foreach": None, "nesterov": True, "params": [0, 1], "name": "é", "n": -3}
+    ]
+    beside = {"optimizer": {"state": {0: {"step": Named("s")}}, "param_groups": groups}, "step": 1 << 40}
+    frame = Frame("model", beside)
+    assert frame.named == {"s"}
+    form = zipped_file.layout({"w": described((2,), "float32"), "s": described((), "float32")}, frame)
+    numbers = {"w": np.array([1, 2], np.float32).tobytes(), "s": np.float32(7).tobytes()}
+    path = written(tmp_path / "whole.pth", form, numbers)
+    loaded = torch.load(path, weights_only=True)
+    assert loaded["model"]["w"].tolist() == [1, 2]
+    state = loaded["optimizer"]["state"].pop(0)
+    assert state["step"] == 7
+    assert loaded["optimizer"] == {"state": {}, "param_groups": groups}
+    assert loaded["step"] == 1 << 40
+    found = zipped_file.tensors_around(str(path), frame)
+    assert {name: tensor.read().tolist() for name, tensor in found.items()} == {"w": [1, 2], "s": 7}
+    assert open_source(path, "torch").tensors().keys() == {"w"}
+    for other in (Frame("net", beside), Frame("model", {**beside, "step": 2}), Frame("model", {**beside, "more": 1})):
+        with pytest.raises(zipped_file.UnknownFormError, match="what is beside the tensors is something else"):
+            zipped_file.tensors_around(str(path), other)
+    # A learning rate may be a tensor, in a list of groups.
+    rate = torch.tensor(0.25)
+    torch.save({"optimizer": {"param_groups": [{"lr": rate, "params": [0]}], "state": {}}}, tmp_path / "rate.pth")
+    assert zipped_file.read_archive(str(tmp_path / "rate.pth"))["optimizer"]["param_groups"][0]["lr"].read() == 0.25
+    torch.save({"pair": (rate, rate)}, tmp_path / "pair.pth")
+    with pytest.raises(zipped_file.UnknownFormError):
+        zipped_file.read_archive(str(tmp_path / "pair.pth"))
 
 
 def test_tensors_and_files_of_more_than_four_gigabytes(tmp_path: Path) -> None:
