@@ -65,7 +65,7 @@ def infer(
     """The mapping from a PyTorch network's parameters to those of its MindSpore port.
 
     Where both are live networks, they are run, which settles what names and shapes leave open, and proves the rest:
-    see :mod:`automap.proof`. Both are left as they were.
+    see :mod:`automap.proving`. Both are left as they were.
 
     Args:
         torch, mindspore: the two networks, each a live model, a class or factory, a state dict, a checkpoint, a
@@ -108,7 +108,8 @@ def infer(
         _need_no_run(files[0], trace, inputs, weights)
         return found
     # Imported only where there are networks to run.
-    from automap.proof import Request, prove
+    from automap.proof import Request
+    from automap.proving import prove
 
     given = None if weights is None else fitting(weights, listings[0])[0]
     settled = pinned.resolve(pins, *listings)

@@ -17,7 +17,7 @@ import numpy as np
 from scipy import special
 
 # The edge comes first: it prepares the environment for MindSpore.
-from automap import mindspore_edge as edge, running  # isort: skip
+from automap import mindspore_edge as edge, precision, running  # isort: skip
 import mindspore as ms
 from mindspore.common import seed as _ms_seed
 
@@ -60,6 +60,9 @@ class Runner:
         cast_to = {_MIXED[name] for t in types if (name := getattr(t, "name", "")) in _MIXED}
         coarse = floats | cast_to
         self.dtype = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in coarse), "float32")
+        self.narrow = next((d for d in precision.LOW if d in floats), "")
+        self._low: set[str] | None = None  # what is seen of low precision, where that is looked for
+        self._looked = False
         self._held = 0
         cast = any(getattr(cell, "mixed_precision_type", None) is not None for _, cell in model.cells_and_names())
         self._stand_ins = StandIns(every=cast or bool(floats & {"bfloat16", "float16"}))
@@ -147,7 +150,44 @@ class Runner:
                 raise _translated(error, inputs) from error
 
     def _called(self, inputs: Inputs, forward: Forward | None) -> Any:
-        return running.called(self.model, inputs, forward, self._tensor)
+        if self._low is None or self._looked:
+            return running.called(self.model, inputs, forward, self._tensor)
+        known = {id(cell): self.modules[path] for path, cell in self._objects.items()}
+        with running.watched(ms.nn.Cell, known, self._look):
+            out = running.called(self.model, inputs, forward, self._tensor)
+        self._looked = True
+        return out
+
+    def _look(self, visit: running.Visit, proceed: Callable[..., Any]) -> Any:
+        """Note what a cell gives in low precision."""
+        out = proceed(*visit.args, **visit.kwargs)
+        self._low = {*(self._low or ()), *(str(t.dtype).lower() for t in self.tensors(out))} & {*precision.LOW}
+        return out
+
+    @property
+    def low(self) -> frozenset[str]:
+        return frozenset(self._low or ())
+
+    @contextmanager
+    def wide(self) -> Iterator[Runner]:
+        low = [p for _, p in self.model.parameters_and_names() if str(p.dtype).lower() in precision.LOW]
+        kept = [(p, p.dtype, p.asnumpy().copy()) for p in {id(p): p for p in low}.values()]
+        cells = [(cell, getattr(cell, "mixed_precision_type", None)) for _, cell in self.model.cells_and_names()]
+        cells = [(cell, kind) for cell, kind in cells if getattr(kind, "name", "") in _MIXED]
+        try:
+            for parameter, _, _ in kept:
+                parameter.set_dtype(ms.float32)
+            for cell, _ in cells:
+                cell.mixed_precision_type = None
+            runner = Runner(self.model)
+            runner._low = set()
+            yield runner
+        finally:
+            for cell, kind in cells:
+                cell.mixed_precision_type = kind
+            for parameter, dtype, values in kept:
+                parameter.set_dtype(dtype)
+                parameter.set_data(ms.Tensor(values))
 
     def trained(self) -> frozenset[str]:
         return frozenset(n for n, p in self._parameters.items() if p.requires_grad and "float" in str(p.dtype).lower())

@@ -20,23 +20,21 @@ from automap.arrangements import Way, shape_key
 from automap.comparison import Comparison
 from automap.dtypes import Array
 from automap.effective import Effective
-from automap.errors import InputError, NotRunnableError, TransformError
+from automap.errors import InputError, TransformError
 from automap.evidence import Proof
 from automap.graph import Listing
 from automap.identification import Identified, Identifier, Seen
 from automap.mapping import Entry, Mapping
 from automap.names import is_framework_word
 from automap.power import Weight
-from automap.probing import InputsLike, open_inputs
+from automap.probing import InputsLike
 from automap.running import Forward, Module, Runner
-from automap.trace_file import TraceSource
 from automap.transforms import Transform, shape_after
 from automap.weights import some
-from automap.witness import Account, Live, Port, Testimony, Witness, guesses
+from automap.witness import Account, Port, Testimony, Witness
 
 if TYPE_CHECKING:
     from automap.consultation import Opinion
-    from automap.sources import Source
 
 #: Exchanges that are tried of parameters that no cell tells, and how many times as many cells as PyTorch's modules
 #: were called may be computed for them: each exchange is a search of its own.
@@ -71,49 +69,6 @@ class Request:
     ms_forward: Forward | None = None
     pins: dict[str, str] | None = None
     progress: Callable[[str], None] = lambda words: None
-
-
-def prove(torch: Source, mindspore: Source, static: Mapping, settle: Settle, request: Request) -> Mapping:
-    """The mapping as running both networks settles and proves it.
-
-    Raises:
-        InputError: inputs that are not understood, or that a network does not take.
-    """
-    # The listings first: running a network may rename its parameters.
-    listing, target = torch.listing(), mindspore.listing()
-    # Imported only now that they are needed anyway; a trace needs one framework only.
-    from automap import mindspore_runner
-
-    given = open_inputs(request.inputs)
-    try:
-        port = mindspore_runner.Runner(mindspore.model())
-        if isinstance(torch, TraceSource):
-            recorded = torch.witness(request.weights, (port.dtype,))
-            return Prover(recorded, port, target, static, settle, request).mapping()
-        from automap import torch_runner
-
-        pytorch = torch_runner.Runner(torch.model())
-        refused = ""
-        for probe in [given] if given is not None else guesses(listing, pytorch, request.torch_forward):
-            live = Live(
-                pytorch,
-                listing,
-                probe,
-                request.seed,
-                request.weights,
-                request.torch_forward,
-                mindspore_runner.kernel_noise,
-                (port.dtype,),
-            )
-            try:
-                return Prover(live, port, target, static, settle, request).mapping()
-            except InputError as error:
-                if given is not None:
-                    raise
-                refused = refused or f": {error}"
-    except NotRunnableError as error:
-        return replace(static, proof=Proof("not run", str(error)))
-    return replace(static, proof=Proof("no input", f"no input is known that both networks take{refused}"))
 
 
 class Prover:

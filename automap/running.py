@@ -96,13 +96,16 @@ class Runner(Protocol):
 
     Attributes:
         framework: ``"torch"`` or ``"mindspore"``.
-        dtype: the element type of the network's floating-point parameters, the coarsest of several.
+        dtype: the element type of the network's floating-point parameters, the coarsest of several; or what it is seen
+            to compute in, where that is coarser.
+        narrow: the coarsest element type of its parameters, if it is a low one (float16, bfloat16), or ``""``.
         modules: every module by its first path, in definition order.
         numbers: the whole numbers that modules hold as attributes, such as how many heads they have, by path and name.
     """
 
     framework: Framework
     dtype: str
+    narrow: str
     modules: dict[str, Module]
     numbers: dict[str, dict[str, int]]
 
@@ -143,6 +146,16 @@ class Runner(Protocol):
         Raises:
             ConversionError: ``state`` has a name that the network lacks, or another shape; all of them are named.
         """
+
+    def wide(self) -> AbstractContextManager[Runner]:
+        """A runner of the same network with everything of low precision cast to float32, and put back afterwards.
+
+        What its modules, or autocast, are set to compute in low precision is computed in float32, too.
+        """
+
+    @property
+    def low(self) -> frozenset[str]:
+        """The low types that a forward of :meth:`wide` gave something in all the same, as its own code says."""
 
     def run(self, inputs: Inputs, forward: Forward | None = None, watch: Watch | None = None) -> Any:
         """One forward in inference mode; whatever it changes is put back.

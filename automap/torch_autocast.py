@@ -22,11 +22,14 @@ class Autocast:
 
     Attributes:
         seen: the types of low precision that an operation under autocast gave something in.
+        low: where autocast is off, those that the first forward gave something in all the same.
     """
 
     def __init__(self, off: bool = False) -> None:
         self.off = off
         self.seen: set[str] = set()
+        self.low: set[str] = set()
+        self._ran = False
 
     @contextmanager
     def watched(self, device: str) -> Iterator[None]:
@@ -58,20 +61,22 @@ class Autocast:
         way.__enter__, way.__exit__ = entered, left
         try:
             with torch.autocast(device, enabled=False) if ambient and self.off else _nothing():
-                seeing = self._looks(device) if ambient else None
+                seeing = self._looks(device, first=self.off and not self._ran)
                 try:
                     yield
+                    self._ran = True
                 finally:
                     if seeing is not None:
                         seeing.__exit__(None, None, None)
         finally:
             way.__enter__, way.__exit__ = enter, leave
 
-    def _looks(self, device: str) -> _Seeing | None:
+    def _looks(self, device: str, first: bool = False) -> _Seeing | None:
         """A look at the results from now on, where there may be something new to see."""
-        if not torch.is_autocast_enabled(device) or _LOW.get(torch.get_autocast_dtype(device)) in {None, *self.seen}:
+        enabled = torch.is_autocast_enabled(device)
+        if not first and (not enabled or _LOW.get(torch.get_autocast_dtype(device)) in {None, *self.seen}):
             return None
-        seeing = _Seeing(self.seen)
+        seeing = _Seeing(self.low if first else self.seen)
         seeing.__enter__()
         return seeing
 

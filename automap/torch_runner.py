@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.utils import parametrize
 
-from automap import running, torch_edge
+from automap import precision, running, torch_edge
 from automap.dtypes import BFLOAT16, Array, widen
 from automap.errors import AutomapError, NotRunnableError
 from automap.graph import Framework
@@ -56,6 +56,7 @@ class Runner:
         self._float = floats.pop() if len(floats) == 1 else None
         coarsest = self._float or max(floats, key=lambda d: torch.finfo(d).eps, default=torch.float32)
         self.dtype = str(coarsest).removeprefix("torch.")
+        self.narrow = precision.low(self.dtype)
         self._autocast = Autocast()
         self._device = next((t.device for t in self._tensors.values()), torch.device("cpu"))
         self._held = 0
@@ -193,6 +194,26 @@ class Runner:
             return Runner(copy.deepcopy(self.model).double())
         except Exception:  # whatever a network's own parts say to being copied
             return None
+
+    @property
+    def low(self) -> frozenset[str]:
+        return frozenset(self._autocast.low)
+
+    @contextmanager
+    def wide(self) -> Iterator[Runner]:
+        low = [t for t in _tensors_of(self.model) if t.dtype in (torch.float16, torch.bfloat16)]
+        kept = [(t, t.data, t.grad) for t in low if not torch.nn.parameter.is_lazy(t)]
+        try:
+            for tensor, data, _ in kept:
+                tensor.grad = None  # which has the element type of its parameter
+                tensor.data = data.float()
+            runner = Runner(self.model)
+            runner._autocast = Autocast(off=True)
+            yield runner
+        finally:
+            for tensor, data, grad in kept:
+                tensor.data = data
+                tensor.grad = grad
 
     def first_names(self) -> dict[str, torch.Tensor]:
         """Every parameter and persistent buffer; a tied one by the first of its names."""

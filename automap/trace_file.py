@@ -29,6 +29,7 @@ from automap.graph import Framework, Listing
 from automap.listing_files import listing_from_json, listing_to_json
 from automap.outline import Step
 from automap.power import Weight
+from automap.precision import LOW, ran_as
 from automap.probing import InputSpec, Probe, parse_input
 from automap.running import AUTOCAST, Module
 from automap.seeding import seeded_weights
@@ -104,6 +105,12 @@ class TraceSource:
     def listing(self) -> Listing:
         return self.record.listing
 
+    @property
+    def narrow(self) -> str:
+        """The coarsest element type of the network's parameters, if it is a low one, or ``""``."""
+        own = {p.dtype for p in self.record.listing}
+        return next((low for low in LOW if low in own), "")
+
     def tensors(self) -> dict[str, Stored]:
         return {name: Held(array) for name, array in self.read().items()}
 
@@ -142,7 +149,8 @@ class TraceSource:
             raise SourceError(f"{self.text} was recorded on a checkpoint: give it with --weights", self.text)
         if weights is not None and not given:
             raise SourceError(f"{self.text} was recorded on seeded weights: leave the weights out; {hint}", self.text)
-        first = weights if weights is not None else seeded_weights(self.record.listing, self.record.seeds[0])
+        listing = ran_as(self.record.listing, self.record.dtype)
+        first = weights if weights is not None else seeded_weights(listing, self.record.seeds[0])
         if fingerprint(first) != self.record.weights:
             what = "the weights" if given else "what this NumPy draws"
             raise SourceError(f"{what} are not the weights that {self.text} was recorded on; {hint}", self.text)
@@ -156,7 +164,8 @@ class Recorded:
         self, record: Record, path: Path, weights: Mapping[str, Array] | None, coarsest: Sequence[str] = ()
     ) -> None:
         self.record, self.path, self._weights = record, path, weights
-        self.listing, self.dtype, self.seeds = record.listing, record.dtype, record.seeds
+        self.listing = ran_as(record.listing, record.dtype)
+        self.dtype, self.seeds = record.dtype, record.seeds
         self.described = record.probe.describe()
         self._run = 0
         self._least = max((5 * TOLERANCE.get(d, 0.0) for d in coarsest), default=0.0)

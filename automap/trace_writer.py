@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from automap import __version__, sources, trace_file
+from automap import __version__, precision, sources, trace_file
 from automap.activations import Activations
 from automap.comparison import TOLERANCE
 from automap.dtypes import Array
-from automap.errors import InputError, SourceError
+from automap.errors import InputError, NotRunnableError, SourceError
 from automap.graph import Listing
 from automap.outline import Step
 from automap.power import Weight
@@ -96,9 +96,15 @@ def write_trace(
     probe = open_inputs(inputs)
     refused: InputError | None = None
     for attempt in [probe] if probe is not None else guesses(listing, runner, torch_forward):
-        live = Live(runner, listing, attempt, seed, given, torch_forward, typical_noise, ())
-        try:
+
+        def record(runner: Runner, attempt: Probe = attempt) -> None:
+            ran = precision.ran_as(listing, runner.dtype)
+            live = Live(runner, ran, attempt, seed, given, torch_forward, typical_noise, ())
             _Recording(live, runner, listing, attempt, given, say).write(path, activations)
+
+        try:
+            if not _in_float32(runner, record):
+                record(runner)
             return TraceSource(path)
         except InputError as error:
             if probe is not None:
@@ -106,6 +112,18 @@ def write_trace(
             refused = refused or error
     why = "no layer of the network tells what it takes" if refused is None else f"no guess fits ({refused})"
     raise InputError(f"no input is given, and {why}: give them, as in --input 'float32[2,3,224,224]'")
+
+
+def _in_float32(runner: Runner, record: Callable[[Runner], None]) -> bool:
+    """Record a network of low precision in float32; whether that was possible."""
+    if not runner.narrow:
+        return False
+    with runner.wide() as wide:
+        try:
+            record(wide)
+        except (InputError, NotRunnableError):
+            return False
+        return not wide.low
 
 
 def typical_noise() -> dict[str, Array]:
@@ -137,7 +155,8 @@ class _Recording:
         spreads: list[dict[str, float]] = []
         own: dict[str, Array] = {}
         weight: dict[str, Weight] = {}
-        first = seeded_weights(self.listing, self.live.seeds[0]) if self.given is None else self.given
+        ran = precision.ran_as(self.listing, self.runner.dtype)
+        first = seeded_weights(ran, self.live.seeds[0]) if self.given is None else self.given
         kept: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] | None = None
         steps: tuple[Step, ...] = ()
         with Activations() as file:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from automap import comparison, consultation, conversion, parity, sources
+from automap import comparison, consultation, conversion, parity, precision, sources
 from automap.comparison import TOLERANCE, Comparison
 from automap.curvature import DIRECTIONS
 from automap.dtypes import Array
@@ -33,6 +34,9 @@ __all__ = ["Validation", "validate"]
 
 #: How many different inputs are drawn, where they are drawn.
 DRAWS = 2
+
+#: In the place of an output, where there is none because the port raises an error.
+_REFUSED = "the run"
 
 #: Where rounding alone moves an output by more than this part of its scale, agreement says little.
 _TOO_NOISY = 1e-2
@@ -126,7 +130,7 @@ def validate(
         per_layer,
     )
     try:
-        return run.validate(probe, weights)
+        return _in_float32(run, probe, weights) or run.validate(probe, weights)
     except NotRunnableError as error:
         verdict = f"Nothing was proven: {error}."
         described = () if probe is None else probe.describe()
@@ -159,6 +163,7 @@ class Run:
         self.torch_forward, self.ms_forward = torch_forward, ms_forward
         self.rtol, self.atol = rtol, atol
         self.assumptions: list[str] = []
+        self.probe: Probe | None = None  # the inputs of the last attempt
         torch_model, ms_model = _model(torch), _model(mindspore)
         # Imported only now that both frameworks are needed anyway.
         from automap import mindspore_runner, torch_runner
@@ -189,6 +194,7 @@ class Run:
         raise InputError(f"no input is given, and no guess fits ({refused}): {hint}", refused.text)
 
     def _attempt(self, probe: Probe, given: dict[str, Array] | None) -> Validation:
+        self.probe = probe
         drawn = [probe.draw(self.seed, k) for k in range(1 if probe.fixed else DRAWS)]
         with self.torch.holding(seeded_weights(self.listing, self.seed) if given is None else given):
             if given is None:
@@ -202,7 +208,7 @@ class Run:
                 answers = [self.mindspore.run(x, self.ms_forward) for x in drawn]
         except InputError as error:
             opinion = consultation.of_a_refusal(self._case(drawn[0], state, made, spread), expected[0], error)
-            nothing = (Comparison("the run", 0, "structure", str(error)),)
+            nothing = (Comparison(_REFUSED, 0, "structure", str(error)),)
             told = tuple(self.assumptions)
             return Validation(
                 False, opinion.verdict, opinion.exit_code, nothing, told, (), probe.describe(), self.seed,
@@ -355,6 +361,41 @@ class Run:
             if all(comparison.compare(w, 0, a, b, allowed.get(w, 0.0)).passed for w, a, b in pairs):
                 return "the outputs are the same for different inputs"
         return ""
+
+
+def _in_float32(run: Run, probe: Probe | None, weights: Any) -> Validation | None:
+    """The validation of networks of low precision with their parameters cast up, and of their outputs as they are.
+
+    None where the networks are of no low precision, do not run so, or compute in it all the same and do not agree.
+    """
+    narrow = precision.Narrow(run.torch.narrow, run.mindspore.narrow)
+    if not narrow:
+        return None
+    wide = copy.copy(run)
+    with precision.in_float32(run.mindspore, run.torch) as (wide.mindspore, wide.torch):
+        wide.listing, wide.target = precision.widened(run.listing), precision.widened(run.target)
+        wide.mapping, wide.assumptions = precision.uncast(run.mapping), []
+        try:
+            result = wide.validate(probe, weights)
+        except (InputError, NotRunnableError):
+            return None
+        refused = any(c.where == _REFUSED for c in result.outputs)
+        if not result.passed and (refused or precision.still_low(wide.torch, wide.mindspore)):
+            return None
+    if wide.probe is None or any(not c.passed for c in result.outputs):
+        return dataclasses.replace(result, assumptions=(narrow.words, *result.assumptions))
+    seeded = weights is None
+    values = seeded_weights(run.listing, run.seed) if seeded else run.given_weights(weights)
+    own = precision.own_run(
+        run.torch, run.mindspore, run.target, run.mapping, wide.probe.draw(run.seed, 0), values, seeded,
+        (run.torch_forward, run.ms_forward), run.kernel_noise, run.seed, narrow.kind,
+    )  # fmt: skip
+    words = f"{narrow.words}; {own.words}"
+    result = dataclasses.replace(result, assumptions=(words, *result.assumptions))
+    if not own.differs or not result.passed:
+        return result
+    verdict = f"{result.verdict.removesuffix('.')}, but {own.words}."
+    return dataclasses.replace(result, passed=False, verdict=verdict, exit_code=3)
 
 
 def _read_mapping(mapping: ParameterMapping | Mapping[str, str | None] | str | Path) -> ParameterMapping:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -113,3 +114,161 @@ def test_training_under_autocast() -> None:
                               inputs=["float32[8,6]"], steps=3)  # fmt: skip
     assert result.passed, str(result)
     assert max(np.divide(result.training.allowed, result.training.torch)) > 1e-2
+
+
+def own_words(kind: str) -> str:
+    return rf"computed in float32: the networks are {kind}; in {kind} itself the outputs are off by at most "
+
+
+def values_of(net: Any) -> list[Any]:
+    """What a network of either framework has, to be compared with what it has afterwards."""
+    if hasattr(net, "named_parameters"):
+        return [(n, t.dtype, t.detach().float().numpy().copy(), t.requires_grad) for n, t in net.named_parameters()]
+    found = [(p.name, p.dtype, p.asnumpy().astype(np.float32), p.requires_grad) for p in net.get_parameters()]
+    return [*found, *((n, c.mixed_precision_type, np.zeros(1), c.training) for n, c in net.cells_and_names())]
+
+
+def assert_as_before(net: Any, before: list[Any]) -> None:
+    for (*a, x, flag), (*b, y, other) in zip(before, values_of(net), strict=True):
+        assert (a, flag) == (b, other)
+        np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_a_network_of_low_precision_is_proven_in_float32(kind: str) -> None:
+    ours, theirs = torch_net(dtype=kind), ms_net(kind)
+    before = values_of(ours), values_of(theirs)
+    mapping = automap.infer(ours, theirs, inputs="float32[8,6]")
+    proof = mapping.proof
+    assert proof is not None
+    assert proof.status == "proven", proof
+    assert all(e.evidence["proven"] == "forward" for e in mapping.entries)
+    assert proof.allowed is not None
+    assert proof.allowed < 1e-4  # of float32, and not of the networks' own type
+    assert len(proof.notes) == 1
+    assert re.match(own_words(kind), proof.notes[0])
+    for net, state in zip((ours, theirs), before, strict=True):
+        assert_as_before(net, state)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_validation_with_gradients_and_steps(kind: str) -> None:
+    ours, theirs = torch_net(dtype=kind), ms_net(kind)
+    ours(ours[0].weight[0, :6].detach().new_ones(1, 6)).sum().backward()
+    grads = [p.grad for p in ours.parameters()]
+    before = values_of(ours), values_of(theirs)
+    result = automap.validate(NAMES, ours, theirs, inputs=["float32[8,6]"], steps=4, optimizer="momentum", grad=True)
+    assert result.passed, str(result)
+    assert re.match(own_words(kind), result.assumptions[0])
+    assert max(c.allowed / c.scale for c in result.outputs) < 1e-4
+    assert max(np.divide(result.training.allowed, result.training.torch)) < 1e-2
+    for net, state in zip((ours, theirs), before, strict=True):
+        assert_as_before(net, state)
+    assert all(p.grad is grad for p, grad in zip(ours.parameters(), grads, strict=True))
+
+
+def test_a_small_fault_that_low_precision_hides() -> None:
+    """An epsilon that is ten times too large is beyond what float32 allows, and not what bfloat16 does."""
+    import mindspore as ms
+    import torch
+    from mindspore import nn
+
+    ours = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.LayerNorm(8, eps=1e-3)).bfloat16()
+    norm = nn.LayerNorm((8,), epsilon=1e-2, dtype=ms.bfloat16)
+    theirs = nn.SequentialCell([nn.Dense(6, 8, dtype=ms.bfloat16), norm])
+    names = {"0.weight": "0.weight", "0.bias": "0.bias", "1.weight": "1.gamma", "1.bias": "1.beta"}
+    result = automap.validate(names, ours, theirs, inputs=["float32[8,6]"])
+    assert result.exit_code == 3, str(result)
+    assert "epsilon" in str(result) or "eps" in str(result)
+    assert "computed in float32: the networks are bfloat16" in str(result)
+
+
+def test_one_side_alone_is_of_low_precision() -> None:
+    result = automap.validate(NAMES, torch_net(dtype="float16"), ms_net(mixed="float16"), inputs=["float32[8,6]"])
+    assert result.passed, str(result)
+    assert "computed in float32: the PyTorch network is float16; in float16 itself the outputs are off" in str(result)
+    result = automap.validate(NAMES, torch_net(), ms_net("bfloat16"), inputs=["float32[8,6]"])
+    assert result.passed, str(result)
+    assert "the MindSpore network is bfloat16; in bfloat16 itself the outputs are off by" in str(result)
+
+
+def test_a_port_that_overflows_in_its_own_precision() -> None:
+    """It agrees in float32, and gives no numbers in float16: the mapping holds, the networks differ."""
+    from mindspore import nn
+
+    class Port(nn.SequentialCell):
+        def construct(self, x: Any) -> Any:
+            return super().construct(x * 30000.0 * 30000.0 / 30000.0 / 30000.0)
+
+    import mindspore as ms
+
+    port = Port([nn.Dense(6, 8, dtype=ms.float16), nn.ReLU(), nn.Dense(8, 4, dtype=ms.float16)])
+    result = automap.validate(NAMES, torch_net(dtype="float16"), port, inputs=["float32[8,6]"])
+    assert result.exit_code == 3, str(result)
+    assert "but in float16 itself they differ: " in result.verdict
+    proof = automap.infer(torch_net(dtype="float16"), port, inputs="float32[8,6]").proof
+    assert proof is not None
+    assert proof.status == "proven", proof
+    assert "in float16 itself they differ" in proof.notes[0]
+
+
+def test_a_forward_that_casts_by_itself_runs_in_its_own_precision() -> None:
+    """What its code casts to is not float32, whatever its parameters are; nothing is said of float32 then."""
+    import torch
+    from mindspore import nn
+
+    class Net(torch.nn.Sequential):
+        def forward(self, x: Any) -> Any:
+            return super().forward(x.to(torch.float16))
+
+    class Port(nn.SequentialCell):
+        def construct(self, x: Any) -> Any:
+            return super().construct(x.astype(ms.float16))
+
+    import mindspore as ms
+
+    port = Port([nn.Dense(6, 8, dtype=ms.float16), nn.ReLU(), nn.Dense(8, 4, dtype=ms.float16)])
+    ours = Net(*torch_net(dtype="float16"))
+    result = automap.validate(NAMES, ours, port, inputs=["float32[8,6]"])
+    assert result.passed, str(result)
+    assert "computed in float32" not in str(result)
+    assert min(c.allowed / c.scale for c in result.outputs) >= 2e-3
+    proof = automap.infer(ours, port, inputs="float32[8,6]").proof
+    assert proof is not None
+    assert proof.status == "proven", proof
+    assert proof.notes == ()
+    assert next(ours.parameters()).dtype == torch.float16
+
+
+def test_a_trace_of_a_network_of_low_precision(tmp_path: Path) -> None:
+    trace = automap.write_trace(tmp_path / "n.trace", torch_net(dtype="bfloat16"), inputs="float32[8,6]")
+    assert {p.dtype for p in trace.listing()} == {"bfloat16"}
+    for port in (ms_net("bfloat16"), ms_net()):
+        proof = automap.infer(trace, port).proof
+        assert proof is not None
+        assert proof.status == "proven", proof
+        assert proof.allowed is not None
+        assert proof.allowed < 1e-4
+        assert proof.notes[0].startswith("computed in float32: the ")
+
+
+def test_a_running_statistic_and_a_checkpoint(tmp_path: Path) -> None:
+    """Weights that are given are cast up as they are; buffers of low precision, too."""
+    import mindspore as ms
+    import torch
+    from mindspore import nn
+
+    torch.manual_seed(1)
+    ours = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4)).half()
+    torch.save(ours.state_dict(), tmp_path / "c.pth")
+    conv = nn.Conv2d(3, 4, 3, pad_mode="valid", has_bias=True, dtype=ms.float16)
+    theirs = nn.SequentialCell([conv, nn.BatchNorm2d(4, momentum=0.9, dtype=ms.float16)])
+    mapping = automap.infer(ours, theirs, inputs="float32[2,3,8,8]", weights=tmp_path / "c.pth")
+    assert mapping.proof is not None
+    assert mapping.proof.status == "proven", mapping.proof
+    assert mapping.proof.notes[0].startswith("computed in float32: the networks are float16; in float16 itself ")
+    assert mapping.proof.allowed is not None
+    assert mapping.proof.allowed < 1e-4
+    result = automap.validate(mapping, ours, theirs, inputs=["float32[2,3,8,8]"], weights=tmp_path / "c.pth", steps=2)
+    assert result.passed, str(result)
+    assert ours[1].running_mean.dtype == torch.float16
