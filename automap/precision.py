@@ -61,10 +61,12 @@ class Own:
     Attributes:
         words: part of a sentence.
         differs: whether the outputs differ by more than that precision explains.
+        remarks: what was computed otherwise than the networks say, a sentence each.
     """
 
     words: str
     differs: bool = False
+    remarks: tuple[str, ...] = ()
 
 
 def low(dtype: str) -> str:
@@ -160,7 +162,7 @@ def own_run(
     ]
     if found.problems:
         return Own(f"{where} they differ: {found.problems[0][1]}", True)
-    return _judged(where, made)
+    return replace(_judged(where, made), remarks=(*torch.remarks(), *mindspore.remarks()))
 
 
 def _judged(where: str, made: Sequence[comparison.Comparison]) -> Own:

@@ -126,12 +126,14 @@ class _Sides:
             proven = mapping.proof is not None and mapping.proof.status == "proven"
             if not proven and ((probe is None and not recorded) or precision.still_low(port, *others)):
                 return None
-        words = narrow.words
+        assert mapping.proof is not None, "a proof was made"
+        notes = [narrow.words, *mapping.proof.notes]
         if probe is not None and proven:
             self.request.progress(f"Running both networks in {narrow.kind}")
-            words += f"; {self._own(narrow, mapping, probe).words}"
-        assert mapping.proof is not None, "a proof was made"
-        return replace(mapping, proof=replace(mapping.proof, notes=(words, *mapping.proof.notes)))
+            own = self._own(narrow, mapping, probe)
+            notes[0] += f"; {own.words}"
+            notes += [r for r in own.remarks if r not in notes]
+        return replace(mapping, proof=replace(mapping.proof, notes=tuple(notes)))
 
     def _own(self, narrow: Narrow, mapping: Mapping, probe: Probe) -> precision.Own:
         request = self.request

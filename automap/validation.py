@@ -391,7 +391,8 @@ def _in_float32(run: Run, probe: Probe | None, weights: Any) -> Validation | Non
         (run.torch_forward, run.ms_forward), run.kernel_noise, run.seed, narrow.kind,
     )  # fmt: skip
     words = f"{narrow.words}; {own.words}"
-    result = dataclasses.replace(result, assumptions=(words, *result.assumptions))
+    told = (words, *result.assumptions, *(r for r in own.remarks if r not in result.assumptions))
+    result = dataclasses.replace(result, assumptions=told)
     if not own.differs or not result.passed:
         return result
     verdict = f"{result.verdict.removesuffix('.')}, but {own.words}."

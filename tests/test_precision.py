@@ -145,8 +145,8 @@ def test_a_network_of_low_precision_is_proven_in_float32(kind: str) -> None:
     assert all(e.evidence["proven"] == "forward" for e in mapping.entries)
     assert proof.allowed is not None
     assert proof.allowed < 1e-4  # of float32, and not of the networks' own type
-    assert len(proof.notes) == 1
     assert re.match(own_words(kind), proof.notes[0])
+    assert all("bfloat16" in note for note in proof.notes[1:])  # what has no kernel in that run
     for net, state in zip((ours, theirs), before, strict=True):
         assert_as_before(net, state)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import zipfile
 from dataclasses import replace
@@ -257,7 +258,16 @@ def test_a_trace_testifies_what_the_network_does(files, dtype):
     source = automap.write_trace("a.trace", net, inputs=SPECS, seed=3, activations=True)
     recorded = source.witness(None, ())
     probe = Probe((InputSpec("float32", (4, 5)),))
-    live = Live(torch_runner.Runner(net), listing, probe, 3, None, None, typical_noise, ())
+    # Low precision is recorded in float32.
+    runner = torch_runner.Runner(net)
+    ran = {"float16": "float32", "bfloat16": "float32"}.get(dtype, dtype)
+    with runner.wide() if ran != dtype else contextlib.nullcontext(runner) as runner:
+        _testifies(Live(runner, recorded.listing, probe, 3, None, None, typical_noise, ()), recorded, ran, listing)
+    assert source.record.settled[0].keys() == {"norm.running_mean", "norm.running_var"}
+    assert {"spare.weight", "spare.bias"} <= source.record.weight[ran].idle
+
+
+def _testifies(live, recorded, dtype, listing):
     assert (recorded.seeds, recorded.dtype, recorded.described) == (live.seeds, dtype, live.described)
     for run in range(2):
         with live.testimony(run) as expected, recorded.testimony(run) as got:
@@ -275,8 +285,6 @@ def test_a_trace_testifies_what_the_network_does(files, dtype):
                     for k in range(len(ours.trace.calls)):
                         before, after = live_feed(k)
                         assert same((tuple(before), tuple(after)), tuple(map(tuple, recorded_feed(k)))), k
-    assert source.record.settled[0].keys() == {"norm.running_mean", "norm.running_var"}
-    assert {"spare.weight", "spare.bias"} <= source.record.weight[dtype].idle
 
 
 @pytest.mark.frameworks
