@@ -27,6 +27,10 @@ _KEYS = {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth
 #: the scale and the steps since it changed.
 SENSE, STEP, LAST = "scale_sense", "current_iterator_step", "last_overflow_iterator_step"
 _VALUE, _COUNTER = "scale_value", "counter"
+_NAMES = {SENSE, STEP, LAST, _VALUE, _COUNTER}
+
+#: What ``GradScaler`` makes of its settings, where nobody gives others.
+_DEFAULTS = {"growth_factor": 2.0, "backoff_factor": 0.5, "growth_interval": 2000}
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,9 @@ def read(value: Any) -> LossScale:
     if isinstance(value, str | os.PathLike):
         path = os.fspath(value)
         if path.endswith((".ckpt", ".safetensors")):
-            return _in_mindspore(import_module("automap.sources").open_source(path, "mindspore").read(), path)
+            stored = import_module("automap.sources").open_source(path, "mindspore").tensors()
+            # The rest of the checkpoint may be larger than memory.
+            return _in_mindspore({name: t.read() for name, t in stored.items() if leaf(name) in _NAMES}, path)
         found = find(import_module("automap.torch_optimizers").read_file(path), path)
         if found is None:
             raise ConversionError(f"{path} holds no loss scale: save scaler.state_dict() in it")
@@ -208,6 +214,16 @@ def parameters(scale: LossScale) -> dict[str, Array]:
     if scale.steps is not None:
         made |= {name: np.array(n, np.int32) for name, n in zip((STEP, LAST), counters(scale.steps), strict=True)}
     return made
+
+
+def leaf(name: str) -> str:
+    """The last part of a parameter's name."""
+    return name.rpartition(".")[2]
+
+
+def torch_state(scale: LossScale) -> dict[str, Any]:
+    """``GradScaler.state_dict()`` of a scale in a MindSpore checkpoint, whose settings are not known."""
+    return {"scale": scale.scale, **_DEFAULTS, "_growth_tracker": scale.steps or 0}
 
 
 def counters(steps: int) -> tuple[int, int]:
@@ -291,8 +307,8 @@ def _to_torch(given: LossScale, scaler: Any) -> LossScaleReport:
 def _in_mindspore(values: Mapping[str, Any], text: str) -> LossScale:
     """The loss scale among the parameters of a MindSpore checkpoint, whatever is before their names."""
 
-    def one(leaf: str) -> float | None:
-        found = [name for name in values if isinstance(name, str) and name.rpartition(".")[2] == leaf]
+    def one(word: str) -> float | None:
+        found = [name for name in values if isinstance(name, str) and leaf(name) == word]
         if len(found) > 1:
             raise ConversionError(f"{text} holds {len(found)} loss scales ({', '.join(found)}): give the one meant")
         return _number(values[found[0]]) if found else None

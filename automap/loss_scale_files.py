@@ -14,13 +14,14 @@ from automap.stored import Held
 def with_loss_scale(plan: Plan, checkpoint: str) -> tuple[Plan, LossScaleReport | None]:
     """A plan that also makes the parameters of MindSpore's loss scale, where the PyTorch checkpoint has one.
 
-    A MindSpore checkpoint does not say how its scale develops, which a ``GradScaler`` has to know: it stays there.
+    To PyTorch, the state of a ``GradScaler`` is written under ``scaler``. A MindSpore checkpoint does not say how its
+    scale develops, which that has to know: it gets PyTorch's defaults, and the report says so.
 
     Raises:
         ConversionError: it has more than one.
     """
     if plan.framework == "torch":
-        return plan, _left_behind(plan, checkpoint)
+        return _to_torch(plan, checkpoint)
     loaded = import_module("automap.torch_optimizers").read_file(checkpoint)
     found = loss_scale.find(loaded, checkpoint)
     if found is None:
@@ -44,11 +45,26 @@ def with_loss_scale(plan: Plan, checkpoint: str) -> tuple[Plan, LossScaleReport 
     return replace(plan, tasks=(*plan.tasks, *tasks), read=read), report
 
 
-def _left_behind(plan: Plan, checkpoint: str) -> LossScaleReport | None:
-    """What is said of a loss scale in a MindSpore checkpoint."""
-    held = next((n for n in plan.report.left_out if n.rpartition(".")[2] == loss_scale.SENSE), None)
-    if held is None:
-        return None
-    why = f"{held} is not written: automap.apply_loss_scale(checkpoint, scaler) carries it over to a GradScaler"
+def _to_torch(plan: Plan, checkpoint: str) -> tuple[Plan, LossScaleReport | None]:
+    """The state of a ``GradScaler`` beside that of the optimizer."""
+    held = [n for n in plan.report.left_out if loss_scale.leaf(n) == loss_scale.SENSE]
+    if not held:
+        return plan, None
     given = loss_scale.read(checkpoint)
-    return LossScaleReport(given.kind, "nothing", given.scale, given.steps, (why,))
+    state = loss_scale.torch_state(given)
+    if plan.frame is None:
+        why = f"{held[0]} is not written: automap.apply_loss_scale(checkpoint, scaler) carries it over to a GradScaler"
+        return plan, LossScaleReport(given.kind, "nothing", given.scale, given.steps, (why,))
+    for name in list(plan.report.left_out):
+        if loss_scale.leaf(name) in (loss_scale.SENSE, loss_scale.STEP, loss_scale.LAST):
+            del plan.report.left_out[name]
+    if given.dynamic:
+        what = "the checkpoint does not say by how much the scale changes, and when"
+    else:
+        what = "the checkpoint has a scale without counters, which may not change in MindSpore"
+    settings = {key: value for key, value in state.items() if key not in ("scale", "_growth_tracker")}
+    shown = ", ".join(f"{key}={value:g}" for key, value in settings.items())
+    report = LossScaleReport(
+        given.kind, "GradScaler (under scaler)", given.scale, given.steps, (f"{what}: written is {shown}",)
+    )
+    return replace(plan, frame=replace(plan.frame, beside={**plan.frame.beside, "scaler": state})), report

@@ -215,6 +215,16 @@ def test_convert_takes_it_with_the_optimizer(
         cell.loss_scaling_manager(cell.scale_sense, ms.Tensor(bool(overflow)))
         scaler.adjust(ms.Tensor(not overflow))
         assert float(cell.scale_sense.asnumpy()) == float(scaler.scale_value.asnumpy()) == expected
+    # And back: the settings are not in the checkpoint, which is said.
+    ms.save_checkpoint(cell, "trained.ckpt")
+    args = ["convert", "mapping.json", "trained.ckpt", "-o", "back.pth", "--reverse", "--optimizer", "SGD"]
+    assert cli.main(args) == 1
+    said = capsys.readouterr().err
+    assert "-> GradScaler (under scaler): 2048, " in said
+    assert "by how much the scale changes, and when: written is growth_factor=2, backoff_factor=0.5, gr" in said
+    state = torch.load("back.pth", weights_only=True)["scaler"]
+    assert state == {**ours.scaler.state_dict(), "growth_interval": 2000}
+    grad_scaler().load_state_dict(state)
     # A factor that MindSpore cannot have ends with status 1.
     torch.save({**saved, "scaler": {**STATE, "backoff_factor": 0.25}}, "c.pth")
     assert cli.main(["convert", "mapping.json", "c.pth", "-o", "c.ckpt", "--optimizer", "Momentum"]) == 1
