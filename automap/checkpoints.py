@@ -56,14 +56,14 @@ def find_state_dict(loaded: Any, text: str) -> tuple[dict[str, Any], tuple[str, 
     if others:
         also = ", ".join(f"{'.'.join(w) or 'the top level'} ({len(t)} tensors)" for w, t in others[:3])
         notes.append(f"{text}: not taken, though it could be a network too: {also}")
-    for key in _optimizers(loaded):
+    for key in optimizers_in(loaded):
         notes.append(f"{text}: the state of an optimizer, under {key}, is beside it; convert takes it with --optimizer")
     for key in _loss_scales(loaded):
         notes.append(f"{text}: a loss scale, under {key}, is beside it; convert takes it with --optimizer")
     return tensors, tuple(notes)
 
 
-def _optimizers(loaded: Any) -> list[str]:
+def optimizers_in(loaded: Any) -> list[str]:
     """Where a checkpoint keeps what ``optimizer.state_dict()`` gives."""
     if not isinstance(loaded, Mapping):
         return []

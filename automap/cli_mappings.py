@@ -291,6 +291,9 @@ def validate(
     weight_decay: float | None,
     batches: str | None,
     target: str | None,
+    go_on: bool,
+    from_step: int | None,
+    schedule_every: int | None,
     torch_args: dict[str, Any],
     ms_args: dict[str, Any],
 ) -> int:
@@ -305,17 +308,22 @@ def validate(
       automap validate mapping.json net.py:build port.py:build --input 'int64[2,16]<100'
       automap validate mapping.json net.py:build port.py:build --steps 50 --optimizer momentum --lr 0.02
       automap validate mapping.json net.py:build port.py:build --steps 5 --optimizer net.py:adam,port.py:adam
+      automap validate mapping.json net.py:build port.py:build --steps 5 --weights resume.pth --go-on
     """
     from automap.validation import validate as run_both
 
     training = {
         "--optimizer": optimizer, "--loss": loss, "--lr": lr, "--weight-decay": weight_decay, "--batches": batches,
-        "--target": target,
+        "--target": target, "--go-on": go_on or None, "--from-step": from_step, "--schedule-every": schedule_every,
     }  # fmt: skip
     for name, value in training.items():
         if value is not None and steps is None:
             raise click.BadParameter("it is of use with --steps only", param_hint=f"'{name}'")
 
+    if go_on and weights is None:
+        raise click.BadParameter("it is of use with --weights only", param_hint="'--go-on'")
+    if from_step is not None and not go_on:
+        raise click.BadParameter("it is of use with --go-on only", param_hint="'--from-step'")
     if directions is not None and not curvature:
         raise click.BadParameter("it is of use with --curvature only", param_hint="'--directions'")
     given = given_inputs(inputs, inputs_file)
@@ -342,6 +350,9 @@ def validate(
             weight_decay=weight_decay,
             batches=batches,
             target=target,
+            go_on=go_on,
+            step=from_step,
+            schedule_every=schedule_every or 1,
         )
     show(result)
     return result.exit_code

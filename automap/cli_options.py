@@ -205,6 +205,25 @@ training_given = options(
         help="What to train on: arrays whose first axis counts batches; one called target goes to the loss.",
     ),
     click.option("--target", metavar="SPEC", help="What the loss gets beside the outputs, such as 'int64[8]<10'."),
+    click.option(
+        "--go-on",
+        is_flag=True,
+        help="Begin with the state of the optimizer (and scheduler) in the checkpoint of --weights; without "
+        "--optimizer, it is the one that the state is of.",
+    ),
+    click.option(
+        "--from-step",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="How many steps made that state; SGD does not count.",
+    ),
+    click.option(
+        "--schedule-every",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="The schedulers that functions for --optimizer return, (optimizer, scheduler), make a step after every N "
+        "steps of training; 1 without it.",
+    ),
 )
 
 device_given = click.option(

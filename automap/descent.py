@@ -6,7 +6,7 @@ The rules are elementwise, so a sample of a weight's elements tells as much as t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -18,6 +18,9 @@ Kind = Literal["sgd", "adam", "rmsprop", "adagrad"]
 
 #: The optimizers that are known by name, as PyTorch has them.
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+
+#: What a rule calls the states of PyTorch's optimizers.
+MEMORY = {"momentum_buffer": "buffer", "exp_avg": "m", "exp_avg_sq": "v", "square_avg": "v", "sum": "v"}
 
 
 @dataclass(frozen=True)
@@ -101,13 +104,29 @@ class Rule:
         v = memory["v"] = memory.get("v", self.start) + g * g
         return self.lr * g / (sqrt(v + self.eps) if self.eps_where == "inside" else sqrt(v) + self.eps)
 
-    def changes(self, weights: Sequence[Array], gradients: Sequence[Array]) -> Iterator[Array]:
-        """What each of several steps adds, from the weights and gradients that were seen at them."""
-        memory: dict[str, Any] = {}
+    def changes(
+        self,
+        weights: Sequence[Array],
+        gradients: Sequence[Array],
+        memory: Mapping[str, Array] | None = None,
+        done: int = 0,
+        factors: Sequence[float] = (),
+    ) -> Iterator[Array]:
+        """What each of several steps adds, from the weights and gradients that were seen at them.
+
+        Args:
+            weights: before each step.
+            gradients: at each step.
+            memory: what was there before the first of them.
+            done: how many steps were made before.
+            factors: of the learning rate at each step; none: 1.
+        """
+        held: dict[str, Any] = {key: array.astype(np.float64) for key, array in (memory or {}).items()}
         with np.errstate(all="ignore"):
-            for number, (weight, gradient) in enumerate(zip(weights, gradients, strict=False), 1):
+            for k, (weight, gradient) in enumerate(zip(weights, gradients, strict=False)):
                 w, g = weight.astype(np.float64), gradient.astype(np.float64)
-                yield np.asarray(self.change(number, w, g, memory, np.sqrt), np.float64)
+                rule = replace(self, lr=self.lr * factors[k]) if factors else self
+                yield np.asarray(rule.change(done + k + 1, w, g, held, np.sqrt), np.float64)
 
 
 def rule_of(name: str, lr: float | None = None, weight_decay: float | None = None) -> Rule:

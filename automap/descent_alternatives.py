@@ -7,8 +7,8 @@ steps for every element is the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
@@ -32,10 +32,25 @@ _TRIED = 3000
 
 @dataclass(frozen=True)
 class Seen:
-    """A sample of weights over some steps."""
+    """A sample of weights over some steps.
+
+    Attributes:
+        weights: before the first step, and after each.
+        gradients: of each step.
+        memory: what the optimizer had before the first step.
+        done: how many steps it had made.
+        factors: of the learning rate at each step, where it changes.
+    """
 
     weights: list[Array]
     gradients: list[Array]
+    memory: Mapping[str, Array] = field(default_factory=dict)
+    done: int = 0
+    factors: tuple[float, ...] = ()
+
+    def tried(self, rule: Rule) -> Iterator[Array]:
+        """What a rule adds at each step."""
+        return rule.changes(self.weights, self.gradients, self.memory, self.done, self.factors)
 
     @property
     def changes(self) -> list[Array]:
@@ -50,20 +65,25 @@ class Seen:
         return found
 
 
-def seen_of(record: Record, keys: Sequence[Key], steps: int) -> Seen:
+def seen_of(
+    record: Record, keys: Sequence[Key], steps: int, start: Record | None = None, factors: tuple[float, ...] = ()
+) -> Seen:
+    """A sample of some weights over some steps; ``start`` knows what the optimizers began with."""
     # Many combinations are tried, and each alternative shows in a few elements of every weight.
     some = slice(None, max(1, _TRIED // len(keys)))
 
     def joined(rows: Sequence[dict[Key, Array]]) -> list[Array]:
         return [np.concatenate([row[key][some] for key in keys]) for row in rows]
 
-    return Seen(joined(record.weights[: steps + 1]), joined(record.gradients[:steps]))
+    held = {} if start is None else {word: joined([row])[0] for word, row in start.memory.items()}
+    done = 0 if start is None else start.done
+    return Seen(joined(record.weights[: steps + 1]), joined(record.gradients[:steps]), held, done, factors)
 
 
 def off(rule: Rule, seen: Seen) -> float:
     """How far a rule is from the changes that were seen, in units of what would be a good agreement."""
     worst = 0.0
-    for tried, change in zip(rule.changes(seen.weights, seen.gradients), seen.changes, strict=True):
+    for tried, change in zip(seen.tried(rule), seen.changes, strict=True):
         allowed = seen.rounding + 1e-4 * np.abs(change) + 1e-6 * comparison.scale_of(change) + 1e-300
         with np.errstate(all="ignore"):
             worst = max(worst, float(np.nan_to_num(np.abs(tried - change) / allowed, nan=np.inf).max(initial=0.0)))
@@ -166,7 +186,7 @@ def _alternatives(rule: Rule, seen: Seen) -> Iterator[tuple[str, str, Any]]:
         for name in ("beta1", "beta2")[rule.kind == "rmsprop" :]:
             for value in sorted({0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999} - {getattr(rule, name)}):
                 yield name, f"{name}: {getattr(rule, name):g} in PyTorch, {value:g} in MindSpore", to(**{name: value})
-    tried = np.concatenate(list(rule.changes(seen.weights, seen.gradients)))
+    tried = np.concatenate(list(seen.tried(rule)))
     factor = factor_of([tried], [np.concatenate(seen.changes)]) if np.isfinite(tried).all() else 1.0
     if abs(factor - 1) > 1e-2 and factor > 0:
         words = f"learning rate: {rule.lr:g} in PyTorch, {rule.lr * factor:.3g} in MindSpore"
@@ -185,7 +205,7 @@ def _fitted(rule: Rule, seen: Seen, name: str, low: float, high: float) -> float
     """The value of a setting, between two powers of ten, that comes closest to what was seen."""
 
     def cost(x: float) -> float:
-        tried = np.concatenate(list(replace(rule, **{name: 10.0**x}).changes(seen.weights, seen.gradients)))
+        tried = np.concatenate(list(seen.tried(replace(rule, **{name: 10.0**x}))))
         with np.errstate(all="ignore"):
             return float(np.nan_to_num(np.square(tried - np.concatenate(seen.changes)).mean(), nan=1e300))
 

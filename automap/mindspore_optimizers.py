@@ -120,6 +120,30 @@ def assign(optimizer: Any, arrays: Mapping[str, Array]) -> None:
             group["lr_float"] = float(group["lr"])
 
 
+def rates_of(optimizer: Any) -> dict[str, float]:
+    """The learning rate with which each parameter is stepped next; nothing where an optimizer keeps it otherwise."""
+    optimizer = optimizer.opt if isinstance(optimizer, nn.LARS) else optimizer
+    if hasattr(optimizer, "param_groups"):
+        return {
+            p.name: float(edge.array_of(rate, "lr").reshape(())) if isinstance(rate, ms.Parameter) else float(rate)
+            for group in optimizer.param_groups
+            for rate in (group["lr"],)
+            for p in group["params"]
+        }
+    if not isinstance(optimizer, nn.Optimizer):
+        return {}
+    each = list(optimizer.learning_rate) if optimizer.is_group_lr else [optimizer.learning_rate]
+    each = each if optimizer.is_group_lr else each * len(optimizer.parameters)
+    found = {
+        p.name: float(edge.array_of(rate, p.name).reshape(()))
+        for p, rate in zip(optimizer.parameters, each, strict=True)
+        if isinstance(rate, ms.Parameter)
+    }
+    if optimizer.dynamic_lr:
+        found |= _schedule(optimizer)(int(optimizer.global_step.asnumpy().reshape(())))
+    return found
+
+
 def values_of(optimizer: Any) -> dict[str, Array]:
     """Copies of the parameters that hold an optimizer's state, by name."""
     optimizer = optimizer.opt if isinstance(optimizer, nn.LARS) else optimizer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,10 +12,13 @@ import numpy as np
 from automap import mindspore_edge as edge, running, training  # isort: skip
 import mindspore as ms
 from mindspore import mint, nn, ops
+from mindspore.experimental.optim.lr_scheduler import ReduceLROnPlateau
 
 from automap.descent import Rule, rule_of
 from automap.dtypes import Array, widen
 from automap.errors import InputError
+from automap.mapping import Mapping as ParameterMapping
+from automap.mindspore_optimizers import rates_of
 from automap.mindspore_runner import (  # type: ignore[attr-defined]
     Runner,
     _no_backward,
@@ -25,7 +28,11 @@ from automap.mindspore_runner import (  # type: ignore[attr-defined]
     _translated,
     _unchanged,
 )
+from automap.optimizer_state import OptimizerReport
+from automap.optimizers import apply_optimizer
+from automap.relabeling import Links
 from automap.running import Inputs
+from automap.training_beginning import OF_STATE
 
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, mint.nn.Dropout)
 
@@ -45,6 +52,59 @@ class Trainer(training.Trainer):
     """
 
     runner: Runner
+    #: Puts the state into an optimizer, and gives what is to be said of it.
+    carry: Callable[[Any], OptimizerReport] | None = None
+    #: Of an optimizer that is carried out by its rule: the rules, what they remember, how many steps were made.
+    plain: tuple[Mapping[str, Rule], Mapping[str, Mapping[str, Array]], int] | None = None
+    report: OptimizerReport | None = None
+
+    def goes_on_from(self, ours: Any, mapping: ParameterMapping, links: Links) -> None:
+        """Let the optimizer begin with the state that PyTorch's begins with.
+
+        Args:
+            ours: trains PyTorch.
+            mapping: from PyTorch to MindSpore.
+            links: the weights.
+
+        Raises:
+            InputError: the optimizer is that of the state, whose rule is not known.
+        """
+        beginning = ours.beginning
+        if self.optimizer != OF_STATE:
+            names = ours.positions()
+            self.carry = lambda optimizer: apply_optimizer(
+                mapping, beginning.state, optimizer, names=names, step=beginning.step
+            )
+            return
+        known, (held, done) = ours.rules(), ours.memory()
+        rules: dict[str, Rule] = {}
+        memory: dict[str, dict[str, Array]] = {}
+        for link in links.links:
+            if not all(name in known for name in link.torch):
+                continue
+            found = {known[name] for name in link.torch}
+            rule = found.pop()
+            if rule is None or found:
+                raise InputError(
+                    f"what the optimizer of {beginning.text} does to {', '.join(link.torch)} is not known, or not the "
+                    "same for all of them: give both optimizers (--optimizer torch_opt,ms_opt)"
+                )
+            rules |= dict.fromkeys(link.mindspore, rule)
+            for word in held[link.torch[0]]:
+                made = link.to_mindspore({name: held[name][word] for name in link.torch})
+                for name, array in made.items():
+                    memory.setdefault(name, {})[word] = array
+        self.plain = rules, memory, done
+
+    def notes(self) -> list[str]:
+        report = self.report
+        if report is None:
+            return []
+        lost = [f"not carried over: {name} ({why})" for name, why in report.lost.items()]
+        found = [f"the optimizer's state: {what}" for what in (*lost, *(f"differs: {d}" for d in report.differs))]
+        if report.step is None:
+            found.append("how many steps made the state is not told: a schedule in MindSpore begins anew (--from-step)")
+        return found
 
     @contextmanager
     def session(self, seed: int) -> Iterator[Session]:
@@ -59,21 +119,28 @@ class Trainer(training.Trainer):
             for _, cell in runner.model.cells_and_names():
                 if isinstance(cell, _DROPOUTS):
                     cell.set_train(False)
-            yield Session(self, self._optimizer())
+            yield Session(self, *self._optimizer())
 
-    def _optimizer(self) -> Any:
+    def _optimizer(self) -> tuple[Any, Any]:
+        """The optimizer and its scheduler, if there is one."""
         parameters = list(self.runner.model.trainable_params())
+        if self.plain is not None:
+            rules, memory, done = self.plain
+            return _Plain(self.runner, parameters, rules, memory, done), None
         if isinstance(self.optimizer, str):
-            return _Plain(self.runner, parameters, rule_of(self.optimizer, self.lr, self.weight_decay))
+            return _Plain(self.runner, parameters, rule_of(self.optimizer, self.lr, self.weight_decay)), None
+        scheduler = None
         if not isinstance(self.optimizer, type):
-            made = self.optimizer(self.runner.model)
+            made, scheduler = training.with_scheduler(self.optimizer(self.runner.model))
         else:
             mints = ".mint." in f".{self.optimizer.__module__}."
             rate = {"lr" if mints else "learning_rate": 1e-3 if self.lr is None else self.lr}
             made = self.optimizer(parameters, **rate)
         if not isinstance(made, nn.Cell) or not hasattr(made, "parameters"):
             raise InputError(f"MindSpore's optimizer is a {type(made).__name__}: give what makes one of the network")
-        return made
+        if self.carry is not None:
+            self.report = self.carry(made)
+        return made, scheduler
 
     def kept(self) -> list[tuple[str, float]]:
         found = []
@@ -92,9 +159,12 @@ class Session:
     """A training under way; see :class:`automap.training.Session`."""
 
     rules: Mapping[str, Rule] = {}
+    memory: Mapping[str, Mapping[str, Array]] = {}
+    done = 0
 
-    def __init__(self, trainer: Trainer, optimizer: Any) -> None:
-        self.trainer, self.optimizer = trainer, optimizer
+    def __init__(self, trainer: Trainer, optimizer: Any, scheduler: Any = None) -> None:
+        self.trainer, self.optimizer, self.scheduler, self.made = trainer, optimizer, scheduler, 0
+        self.rates: Mapping[str, float] = {}
         # The names before anything runs, which may rename.
         names = {id(p): name for name, p in trainer.runner._parameters.items()}
         self.weights = list(optimizer.parameters)
@@ -123,6 +193,8 @@ class Session:
         if value.size != 1:
             raise InputError("MindSpore's loss is not one number: give a function that returns one")
         self._found = {n: widen(edge.array_of(g, n)) for n, g in zip(self.names, grads, strict=True) if n}
+        given = self.optimizer.rates() if isinstance(self.optimizer, _Plain) else rates_of(self.optimizer)
+        self.rates = {n: given[p.name] for n, p in zip(self.names, self.weights, strict=True) if n and p.name in given}
         try:
             if isinstance(self.optimizer, _Plain):
                 self.optimizer.take(self._found)
@@ -131,6 +203,10 @@ class Session:
             _pynative_executor.sync()
         except Exception as error:
             raise _no_backward(error) from error
+        self.made += 1
+        if self.scheduler is not None and self.made % self.trainer.every == 0:
+            measured = isinstance(self.scheduler, ReduceLROnPlateau)
+            self.scheduler.step(*[float(value)] * measured)
         return float(value), outputs
 
     def _loss(self, out: Any, target: Any) -> ms.Tensor:
@@ -157,9 +233,24 @@ class _Plain:
     NumPy carries it out, in the element type of the weights or in float32: a device needs no kernel for it.
     """
 
-    def __init__(self, runner: Runner, parameters: list[ms.Parameter], rule: Rule) -> None:
-        self.runner, self.parameters, self.rule, self.number = runner, parameters, rule, 0
-        self.memory: dict[str, dict[str, Any]] = {}
+    def __init__(
+        self,
+        runner: Runner,
+        parameters: list[ms.Parameter],
+        rule: Rule | Mapping[str, Rule],
+        memory: Mapping[str, Mapping[str, Array]] | None = None,
+        done: int = 0,
+    ) -> None:
+        """With rules by name, parameters without one are not trained; ``done`` steps have made the ``memory``."""
+        names = {id(p): name for name, p in runner._parameters.items()}
+        self.rule = dict.fromkeys(names.values(), rule) if isinstance(rule, Rule) else rule
+        self.parameters = [p for p in parameters if names[id(p)] in self.rule]
+        self.runner, self.number, self._names = runner, done, names
+        self.memory: dict[str, dict[str, Any]] = {name: dict(held) for name, held in (memory or {}).items()}
+
+    def rates(self) -> dict[str, float]:
+        """The learning rates, as those of MindSpore's own optimizers are told."""
+        return {p.name: self.rule[self._names[id(p)]].lr for p in self.parameters}
 
     def take(self, gradients: Mapping[str, Array]) -> None:
         """One step, from the gradients by name."""
@@ -167,7 +258,7 @@ class _Plain:
         for name, gradient in gradients.items():
             weight, memory = widen(self.runner.value(name)), self.memory.setdefault(name, {})
             wide = np.promote_types(weight.dtype, np.float32)
-            change = self.rule.change(self.number, weight.astype(wide), gradient.astype(wide), memory, np.sqrt)
+            change = self.rule[name].change(self.number, weight.astype(wide), gradient.astype(wide), memory, np.sqrt)
             self.runner.put({name: (weight + change).astype(weight.dtype)})
 
 

@@ -15,7 +15,7 @@ from automap.curvature import Curvature
 from automap.findings import Finding
 from automap.gradients import Gradients
 from automap.power import Strength
-from automap.training import Training
+from automap.training_result import Training
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

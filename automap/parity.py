@@ -13,9 +13,11 @@ from automap.gradients import Case, GradientComparison, Gradients, Point, compar
 from automap.graph import Listing
 from automap.mapping import Mapping
 from automap.relabeling import Links
-from automap.training import UNITS, Course, Training
+from automap.training import UNITS, Course
 from automap.training import examine as examine_training
 from automap.training_batches import Batches, Wish
+from automap.training_beginning import Beginning
+from automap.training_result import Training
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -64,8 +66,19 @@ class Parity:
     operation: str = ""
 
 
-def train(wish: Wish, point: Point, statistics: Links, probe: Probe, case: Case, rtol: float | None) -> Training:
+def train(
+    wish: Wish,
+    point: Point,
+    statistics: Links,
+    probe: Probe,
+    case: Case,
+    rtol: float | None,
+    mapping: Mapping,
+    weights: Any,
+) -> Training:
     """Take steps of training in both networks, from the weights of a point; see ``training``.
+
+    ``weights`` are what the point's are from: the state of an optimizer may be beside them.
 
     Raises:
         InputError: there is no loss to train for, or a batch is not what the networks take.
@@ -77,11 +90,19 @@ def train(wish: Wish, point: Point, statistics: Links, probe: Probe, case: Case,
     ms_way: Any = mindspore_training.Trainer
     batches = Batches(wish, probe, point.seed, case.torch, case.mindspore)
     pairs = [value if isinstance(value, tuple) else (value, value) for value in (batches.loss, wish.optimizer)]
-    further = wish.lr, wish.weight_decay
-    ours, theirs = zip(*pairs, strict=True)
+    beginning = Beginning.of(weights, wish.step) if wish.go_on else None
+    (loss, optimizer), (ms_loss, ms_optimizer) = zip(*pairs, strict=True)
+
+    def further(forward: Any) -> tuple[Any, ...]:
+        return wish.lr, wish.weight_decay, forward, wish.every, beginning
+
+    ours = way(point.torch, loss, optimizer, *further(point.torch_forward))
+    theirs = ms_way(point.mindspore, ms_loss, ms_optimizer, *further(point.ms_forward))
+    if beginning is not None:
+        theirs.goes_on_from(ours, mapping, point.links)
     course = Course(
-        way(point.torch, *ours, *further, point.torch_forward),
-        ms_way(point.mindspore, *theirs, *further, point.ms_forward),
+        ours,
+        theirs,
         point.links,
         statistics,
         point.state,
@@ -90,7 +111,9 @@ def train(wish: Wish, point: Point, statistics: Links, probe: Probe, case: Case,
         lambda seed: point.torch._noisy(seed, point.kernel_noise(), UNITS),
         point.seed,
     )
-    return examine_training(course, wish, (point.torch.dtype, point.mindspore.dtype), rtol)
+    made = examine_training(course, wish, (point.torch.dtype, point.mindspore.dtype), rtol)
+    unused = [] if wish.go_on else Beginning.unused(weights)
+    return replace(made, notes=(*made.notes, *unused))
 
 
 def statistics_of(mapping: Mapping, listing: Listing, target: Listing) -> Links:

@@ -50,8 +50,8 @@ __all__ = [
     "write_tensors",
 ]
 
-_TORCH_FILES = (".pth", ".pt", ".bin")
-_KNOWN_FILES = (*_TORCH_FILES, ".safetensors", ".ckpt", ".json", ".csv", ".trace")
+TORCH_FILES = (".pth", ".pt", ".bin")
+_KNOWN_FILES = (*TORCH_FILES, ".safetensors", ".ckpt", ".json", ".csv", ".trace")
 
 
 class Source(Protocol):
@@ -160,7 +160,7 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Array], framework: Fra
 
 def check_suffix(path: str, suffix: str, framework: Framework) -> None:
     """Raise a SourceError where a framework has no checkpoints of this ending."""
-    allowed = (".safetensors", *_TORCH_FILES) if framework == "torch" else (".safetensors", ".ckpt")
+    allowed = (".safetensors", *TORCH_FILES) if framework == "torch" else (".safetensors", ".ckpt")
     if suffix not in allowed:
         raise SourceError(
             f"{path} is not a name for a {FRAMEWORK_NAMES[framework]} checkpoint: use {' or '.join(allowed)}", path
@@ -390,7 +390,7 @@ def _open_checkpoint(path: str, text: str, framework: Framework | None) -> _Tens
             # Whatever else it holds, or what is wrong with it, MindSpore knows.
             _on_this_machine(path, text)
             return _TensorSource(_edge("mindspore", text).read_checkpoint(path), "mindspore", text)
-    if suffix in (*_TORCH_FILES, ".ckpt"):
+    if suffix in (*TORCH_FILES, ".ckpt"):
         check_side("torch", framework, "a checkpoint", text)
         if suffix == ".ckpt" and not nature_of(start) and not start.startswith(b"\x80"):
             check_side("mindspore", framework, "a checkpoint", text)

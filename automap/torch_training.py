@@ -11,11 +11,12 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from automap import running, torch_edge, training
-from automap.descent import Rule, rule_of
+from automap.descent import MEMORY, Rule, rule_of
 from automap.dtypes import Array, widen
 from automap.errors import InputError
 from automap.running import Inputs
 from automap.torch_runner import Runner, _no_backward, _output, _tensor_or_none, _translated, _unchanged
+from automap.training_beginning import OF_STATE
 
 
 class Trainer(training.Trainer):
@@ -33,25 +34,99 @@ class Trainer(training.Trainer):
             for p, _ in before:
                 p.grad = None
             try:
-                yield Session(self, self._optimizer())
+                yield Session(self, *self._begun())
             finally:
                 for p, grad in before:
                     p.grad = grad
 
-    def _optimizer(self) -> torch.optim.Optimizer:
+    def notes(self) -> list[str]:
+        if self.beginning is None:
+            return []
+        scheduler, there = self._optimizer()[1], self.beginning.schedule
+        if scheduler is not None and there is None:
+            return [f"{self.beginning.text} has no state of a scheduler: PyTorch's begins anew"]
+        if scheduler is None and there is not None:
+            text = f"{self.beginning.text} has the state of a scheduler, and none was run"
+            return [f"{text}: let the functions for --optimizer return optimizer, scheduler"]
+        return []
+
+    def names(self) -> dict[int, list[str]]:
+        """All names of each tensor, by its identity."""
+        found: dict[int, list[str]] = {}
+        for name, tensor in self.runner._tensors.items():
+            found.setdefault(id(tensor), []).append(name)
+        return found
+
+    def positions(self) -> list[str]:
+        """The names of the optimizer's parameters in its order."""
+        names = self.names()
+        return [names[id(p)][0] for p in _members(self._optimizer()[0])]
+
+    def rules(self) -> dict[str, Rule | None]:
+        """What the optimizer does to each of its parameters, where that is known."""
+        optimizer, names = self._begun()[0], self.names()
+        return {
+            name: _rule(optimizer, group)
+            for group in optimizer.param_groups
+            for p in group["params"]
+            for name in names.get(id(p), [])
+        }
+
+    def memory(self, optimizer: torch.optim.Optimizer | None = None) -> tuple[dict[str, dict[str, Array]], int]:
+        """What the optimizer begins with for each parameter, by its rule's words, and how many steps it has made."""
+        optimizer, names = optimizer or self._begun()[0], self.names()
+        held: dict[str, dict[str, Array]] = {}
+        done = 0 if self.beginning is None else self.beginning.step or 0
+        for p in _members(optimizer):
+            state = optimizer.state.get(p, {})
+            done = round(float(state["step"])) if "step" in state else done
+            kept = {MEMORY[key]: tensor for key, tensor in state.items() if key in MEMORY and tensor is not None}
+            arrays = {word: widen(torch_edge.array_of(tensor)) for word, tensor in kept.items()}
+            held |= dict.fromkeys(names.get(id(p), []), arrays)
+        return held, done
+
+    def _begun(self) -> tuple[torch.optim.Optimizer, Any]:
+        """The optimizer and its scheduler, if there is one, with the state that they begin with."""
+        optimizer, scheduler = self._optimizer()
+        if self.beginning is None:
+            return optimizer, scheduler
+        try:
+            optimizer.load_state_dict(self.beginning.fresh())
+        except ValueError as error:
+            what = f"PyTorch's optimizer does not take the state in {self.beginning.text}"
+            raise InputError(f"{what}: {' '.join(str(error).split())}") from error
+        if scheduler is not None and self.beginning.schedule is not None:
+            scheduler.load_state_dict(dict(self.beginning.schedule))
+        return optimizer, scheduler
+
+    def _optimizer(self) -> tuple[torch.optim.Optimizer, Any]:
         parameters = [p for p in self.runner.model.parameters() if p.requires_grad]
+        if self.optimizer == OF_STATE:
+            return self._of_state(), None
         if not isinstance(self.optimizer, str):
             if isinstance(self.optimizer, type):
-                return self.optimizer(parameters, lr=1e-3 if self.lr is None else self.lr)
-            made = self.optimizer(self.runner.model)
+                return self.optimizer(parameters, lr=1e-3 if self.lr is None else self.lr), None
+            made, scheduler = training.with_scheduler(self.optimizer(self.runner.model))
             if not isinstance(made, torch.optim.Optimizer):
                 raise InputError(f"PyTorch's optimizer is a {type(made).__name__}: give what makes one of the network")
-            return made
+            return made, scheduler
         rule = rule_of(self.optimizer, self.lr, self.weight_decay)
         if rule.kind == "sgd":
-            return torch.optim.SGD(parameters, rule.lr, rule.momentum, weight_decay=rule.weight_decay)
+            return torch.optim.SGD(parameters, rule.lr, rule.momentum, weight_decay=rule.weight_decay), None
         way = torch.optim.AdamW if rule.decoupled else torch.optim.Adam
-        return way(parameters, rule.lr, (rule.beta1, rule.beta2), rule.eps, rule.weight_decay)
+        return way(parameters, rule.lr, (rule.beta1, rule.beta2), rule.eps, rule.weight_decay), None
+
+    def _of_state(self) -> torch.optim.Optimizer:
+        """An optimizer of the class and the groups that the state is of."""
+        assert self.beginning is not None, "there is a state"
+        named = {n: p for n, p in self.runner.model.named_parameters() if p.requires_grad}
+        where = self.beginning.positions({n: tuple(p.shape) for n, p in named.items()})
+        groups = []
+        for group in self.beginning.fresh()["param_groups"]:
+            settings = {key: value for key, value in group.items() if key != "param_names"}
+            groups.append({**settings, "params": [named[where[i]] for i in group["params"]]})
+        made: torch.optim.Optimizer = getattr(torch.optim, self.beginning.kind())(groups)
+        return made
 
     def kept(self) -> list[tuple[str, float]]:
         found = []
@@ -71,11 +146,9 @@ class Trainer(training.Trainer):
 class Session:
     """A training under way; see :class:`automap.training.Session`."""
 
-    def __init__(self, trainer: Trainer, optimizer: torch.optim.Optimizer) -> None:
-        self.trainer, self.optimizer = trainer, optimizer
-        names: dict[int, list[str]] = {}
-        for name, tensor in trainer.runner._tensors.items():
-            names.setdefault(id(tensor), []).append(name)
+    def __init__(self, trainer: Trainer, optimizer: torch.optim.Optimizer, scheduler: Any = None) -> None:
+        self.trainer, self.optimizer, self.scheduler, self.made = trainer, optimizer, scheduler, 0
+        names = trainer.names()
         rules: dict[str, Rule] = {}
         optimized = []
         for group in optimizer.param_groups:
@@ -85,6 +158,14 @@ class Session:
                 rules |= dict.fromkeys(names.get(id(p), []), rule) if rule is not None else {}
         self.optimized = frozenset(optimized)
         self.rules: Mapping[str, Rule] = rules
+        self.rates: Mapping[str, float] = {}
+        self._names = names
+        held, self.done = trainer.memory(optimizer)
+        memory: dict[str, dict[str, Array]] = {}
+        for name, states in held.items():
+            for word, array in states.items():
+                memory.setdefault(word, {})[name] = array
+        self.memory: Mapping[str, Mapping[str, Array]] = memory
 
     def step(self, inputs: Inputs, target: Any) -> tuple[float, Any]:
         runner = self.trainer.runner
@@ -101,8 +182,19 @@ class Session:
         except Exception as error:
             raise _no_backward(error) from error
         outputs = running.nested_to_numpy(out, _output)
+        self.rates = {
+            name: float(group["lr"])
+            for group in self.optimizer.param_groups
+            for p in group["params"]
+            for name in self._names.get(id(p), [])
+        }
         self.optimizer.step()
-        return float(loss.detach()), outputs
+        value = float(loss.detach())
+        self.made += 1
+        if self.scheduler is not None and self.made % self.trainer.every == 0:
+            measured = isinstance(self.scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+            self.scheduler.step(*[value] * measured)
+        return value, outputs
 
     def _loss(self, out: Any, target: Any) -> torch.Tensor:
         way = self.trainer.loss
@@ -123,6 +215,10 @@ class Session:
     def gradients(self) -> dict[str, Array]:
         every = self.trainer.runner._tensors.items()
         return {n: widen(torch_edge.array_of(t.grad, n)) for n, t in every if t.grad is not None}
+
+
+def _members(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 class _Certain(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch

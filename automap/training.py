@@ -26,6 +26,8 @@ from automap.relabeling import Key, Links
 from automap.running import Forward, Inputs
 from automap.seeding import generator
 from automap.training_batches import Batches, Wish
+from automap.training_beginning import Beginning
+from automap.training_result import KINDS, LOSS, Difference, Kind, Training
 
 #: At most so many elements of a weight are compared at every step.
 SAMPLE = 2048
@@ -39,13 +41,6 @@ DRAWS, MORE = 1, 3
 #: Where rounding moves the loss by more than this part of it, agreement says little.
 NOISY = 1e-2
 
-Kind = Literal["loss", "gradient", "statistic", "weight"]
-#: What is compared at a step, in the order in which a step makes it.
-KINDS: tuple[Kind, ...] = ("loss", "gradient", "statistic", "weight")
-
-#: What the loss has as its key.
-LOSS: Key = ((), ())
-
 
 class Session(Protocol):
     """A training under way.
@@ -53,16 +48,29 @@ class Session(Protocol):
     Attributes:
         optimized: the parameters that the optimizer has.
         rules: what it does to each of them, as far as that is known.
+        rates: the learning rate of each at the last step, as far as that is known.
+        memory: what PyTorch's optimizer had before the first step, by the rule's words and the parameters' names.
+        done: how many steps it had made then.
     """
 
     optimized: frozenset[str]
     rules: Mapping[str, Rule]
+    rates: Mapping[str, float]
+    memory: Mapping[str, Mapping[str, Array]]
+    done: int
 
     def step(self, inputs: Inputs, target: Any) -> tuple[float, Any]:
         """The loss before the step, and the outputs (arrays, nested)."""
 
     def gradients(self) -> dict[str, Array]:
         """Those of the last step, by name; of parameters without one, none."""
+
+
+def with_scheduler(made: Any) -> tuple[Any, Any]:
+    """An optimizer and its scheduler, of what a function gives: either alone, or both in a tuple."""
+    if isinstance(made, tuple | list) and len(made) == 2:
+        return made[0], made[1]
+    return made, None
 
 
 class Trainer(ABC):
@@ -75,19 +83,26 @@ class Trainer(ABC):
         lr: the learning rate.
         weight_decay: of an optimizer that is known by name.
         forward: instead of the network's own.
+        every: after how many steps a scheduler makes one.
+        beginning: the state that PyTorch's optimizer begins with, if it has any.
     """
 
     def __init__(
         self, runner: Any, loss: Any, optimizer: Any, lr: float | None = None, weight_decay: float | None = None,
-        forward: Forward | None = None,
+        forward: Forward | None = None, every: int = 1, beginning: Beginning | None = None,
     ) -> None:  # fmt: skip
         self.runner, self.forward = runner, forward
+        self.every, self.beginning = every, beginning
         self.loss = loss() if isinstance(loss, type) else loss
         self.optimizer, self.lr, self.weight_decay = optimizer, lr, weight_decay
 
     @abstractmethod
     def session(self, seed: int) -> AbstractContextManager[Session]:
         """A training from the weights that the runner holds, in training mode, with dropout off."""
+
+    def notes(self) -> list[str]:
+        """What there is to know of how it was trained."""
+        return []
 
     @abstractmethod
     def kept(self) -> list[tuple[str, float]]:
@@ -106,6 +121,9 @@ class Record:
         outputs: of the first step.
         optimized: the parameters that the optimizer has.
         rules: what PyTorch's does to each of them.
+        rates: the learning rates of each step, by the parameters' names.
+        memory: what PyTorch's optimizer had before the first step, by the rule's words.
+        done: how many steps it had made then.
     """
 
     losses: list[float] = field(default_factory=list)
@@ -115,6 +133,9 @@ class Record:
     outputs: Any = None
     optimized: frozenset[str] = frozenset()
     rules: Mapping[str, Rule] = field(default_factory=dict)
+    rates: list[Mapping[str, float]] = field(default_factory=list)
+    memory: dict[str, dict[Key, Array]] = field(default_factory=dict)
+    done: int = 0
 
     def at(self, kind: Kind, step: int) -> dict[Key, Array]:
         """What was seen at a step, from 0: the loss and gradients of it, weights and statistics after it."""
@@ -128,134 +149,6 @@ class Record:
         if kind in ("loss", "gradient"):
             return comparison.scale_of(now)
         return comparison.scale_of(now - getattr(self, f"{kind}s")[0][key])
-
-
-@dataclass(frozen=True)
-class Difference:
-    """One thing that differs at a step.
-
-    Attributes:
-        step: from 1.
-        kind: the loss, a gradient, a running statistic or a weight.
-        key: PyTorch's and MindSpore's names; none for the loss.
-        absolute: how far it is off at most.
-        scale: how much there is of it: the loss, the gradient, the way that a weight or statistic has gone.
-        allowed: of ``absolute``.
-    """
-
-    step: int
-    kind: Kind
-    key: Key
-    absolute: float
-    scale: float
-    allowed: float
-
-    @property
-    def name(self) -> str:
-        """Both names, as a mapping prints them."""
-        torch, mindspore = (", ".join(names) for names in self.key)
-        return torch if torch == mindspore else f"{torch} -> {mindspore}"
-
-    @property
-    def gravity(self) -> float:
-        """How many times more than allowed."""
-        return self.absolute / self.allowed if self.allowed else math.inf
-
-    @property
-    def words(self) -> str:
-        """Without its step."""
-        off = f"off by {self.absolute / self.scale:.2g}" if self.scale else f"off by {self.absolute:.2g}"
-        if self.kind == "loss":
-            return f"the loss is {off} of its value, allowed {self.allowed / (self.scale or 1):.2g}"
-        what = {"gradient": "the gradient by", "statistic": "the running statistic", "weight": "the weight"}[self.kind]
-        of = "of its scale" if self.kind == "gradient" else "of the way that it has gone"
-        return f"{what} {self.name} is {off} {of if self.scale else '(it does not move in PyTorch)'}"
-
-
-@dataclass(frozen=True)
-class Cause:
-    """Why trainings differ, found by experiment.
-
-    Attributes:
-        what: in one word: ``"momentum of BatchNorm"``, ``"weight decay"``, ``"epsilon"`` ...
-        words: one sentence.
-        names: the parameters that it explains.
-    """
-
-    what: str
-    words: str
-    names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Training:
-    """What came of training both networks.
-
-    Attributes:
-        steps: how many each took.
-        loss: in words.
-        optimizer: in words.
-        torch: PyTorch's loss before each step.
-        mindspore: MindSpore's.
-        allowed: the difference allowed at each step.
-        telling: how many steps rounding leaves enough of to tell something.
-        compared: how many weights and running statistics were compared after each.
-        differences: what differs first, all of one step and kind, the worst first; none if they agree.
-        causes: why.
-        greatest: the greatest difference of the losses of these steps, relative.
-        notes: what else there is to know, a sentence each.
-        mapping_is_wrong: whether every difference is one parameter's gradient at the place of another.
-        nothing: why agreement would mean nothing, or ``""``.
-    """
-
-    steps: int
-    loss: str
-    optimizer: str
-    torch: tuple[float, ...]
-    mindspore: tuple[float, ...]
-    allowed: tuple[float, ...]
-    telling: int
-    compared: int
-    differences: tuple[Difference, ...] = ()
-    causes: tuple[Cause, ...] = ()
-    greatest: float = 0.0
-    notes: tuple[str, ...] = ()
-    mapping_is_wrong: bool = False
-    nothing: str = ""
-
-    @property
-    def passed(self) -> bool:
-        """Whether the trainings agree, and that means something."""
-        return not self.differences and not self.nothing and not self.causes
-
-    @property
-    def words(self) -> str:
-        """A sentence without its full stop."""
-        how = f"{self.steps} step(s) of training ({self.optimizer}; {self.loss})"
-        if self.differences:
-            first, more = self.differences[0], len(self.differences) - 1
-            rest = f", and {more} more" if more else ""
-            return f"the training differs from step {first.step} on: {first.words}{rest}"
-        if self.causes:
-            return f"{how} agree without dropout, but with it they would not"
-        if self.nothing:
-            return f"{how} prove nothing: {self.nothing}"
-        less = f"; rounding leaves nothing to tell after step {self.telling}" if self.telling < self.steps else ""
-        parts = (a / abs(x) for a, x in zip(self.allowed[: self.telling], self.torch, strict=False) if x)
-        allowed = f", allowed {max(parts, default=0.0):.2g}"
-        return f"{how} agree: losses off by at most {self.greatest:.2g} of their value{allowed}{less}"
-
-    def lines(self) -> list[str]:
-        """What the verdict does not say yet."""
-        out = [f"{d.words}; allowed {_share(d)}" for d in self.differences[1:5]]
-        out += [f"cause: {cause.words}" for cause in self.causes]
-        if self.differences and not self.causes:
-            out.append("no cause was found for it by experiment")
-        return out
-
-
-def _share(d: Difference) -> str:
-    return f"{d.allowed / d.scale:.2g}" if d.scale else f"{d.allowed:.2g}"
 
 
 @dataclass
@@ -333,12 +226,17 @@ class Course:
 
         state = self.state if ours else self.made
         with trainer.runner.holding(state), _maybe(self.disturbed, noise), trainer.session(seed) as session:
-            record.optimized, record.rules = session.optimized, session.rules
+            record.optimized, record.rules, record.done = session.optimized, session.rules, session.done
+            for word, held in session.memory.items():
+                rows: list[dict[Key, Array]] = []
+                keep(rows, self.links, {n: held.get(n, np.zeros_like(a)) for n, a in values(self.links).items()})
+                record.memory[word] = rows[0]
             trainer.runner.put(start or {})
             see()
             for step in range(offset, offset + steps):
                 loss, outputs = session.step(self.batches.inputs(step), self.batches.targets(step)[0 if ours else 1])
                 record.losses.append(loss)
+                record.rates.append(dict(session.rates))
                 if step == offset:
                     record.outputs = outputs
                 found = session.gradients()
@@ -438,10 +336,11 @@ def examine(course: Course, wish: Wish, dtypes: Collection[str], rtol: float | N
         NotRunnableError: the training of one of the networks cannot run here.
     """
     from automap import training_causes as causes
+    from automap import training_schedules as schedules
 
     ours = course.run("torch", wish.steps)
     theirs = course.run("mindspore", wish.steps)
-    notes: list[str] = []
+    notes = [*course.torch.notes(), *course.mindspore.notes()]
     found = causes.of_dropout(course, notes)
     random = causes.randomness(course, ours, theirs)
     noise = Noise(ours)
@@ -470,7 +369,7 @@ def examine(course: Course, wish: Wish, dtypes: Collection[str], rtol: float | N
             made, causes=(*explained.causes, *found), mapping_is_wrong=explained.mapping_is_wrong, nothing="",
             notes=(*made.notes, *explained.notes),
         )  # fmt: skip
-    return made
+    return replace(made, notes=(*made.notes, *schedules.of_schedules(ours, theirs, made)))
 
 
 def _greatest(ours: Record, theirs: Record, telling: int) -> float:

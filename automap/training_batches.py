@@ -18,6 +18,7 @@ from automap.probing import InputSpec, Probe, parse_input, read_inputs
 from automap.running import Inputs
 from automap.seeding import generator
 from automap.specs import is_spec, load_object
+from automap.training_beginning import OF_STATE
 
 #: The losses that are known by name.
 LOSSES = ("squares", "cross_entropy")
@@ -32,11 +33,15 @@ class Wish:
         loss: ``"squares"`` (the mean of squares to a seeded target), ``"cross_entropy"``, or PyTorch's and MindSpore's
             own, called with outputs and target; None takes cross entropy for one output of two dimensions.
         optimizer: ``"sgd"``, ``"momentum"``, ``"adam"``, ``"adamw"``, or PyTorch's and MindSpore's own: each is called
-            with the network, and a class with the parameters and the learning rate.
+            with the network, and a class with the parameters and the learning rate. A function may give a scheduler of
+            the learning rate as well, in a tuple.
         lr: the learning rate.
         weight_decay: of an optimizer that is known by name.
         batches: arrays whose first axis counts batches, by name; ``target`` goes to the loss.
         target: what the loss is given beside the outputs, where it is not drawn to fit them.
+        go_on: whether both optimizers begin with the state in the checkpoint of the weights.
+        step: how many steps were made before, where that state does not count them.
+        every: after how many steps a scheduler makes one.
     """
 
     steps: int = 0
@@ -46,6 +51,9 @@ class Wish:
     weight_decay: float | None = None
     batches: Mapping[str, Array] | None = None
     target: InputSpec | None = None
+    go_on: bool = False
+    step: int | None = None
+    every: int = 1
 
     @classmethod
     def of(
@@ -57,6 +65,9 @@ class Wish:
         weight_decay: float | None = None,
         batches: Any = None,
         target: Any = None,
+        go_on: bool = False,
+        step: int | None = None,
+        every: int = 1,
     ) -> Wish:
         """A wish as a caller gives it.
 
@@ -64,7 +75,17 @@ class Wish:
             InputError: something is not understood.
         """
         loss = _pair(loss, LOSSES, "loss", "torch_loss,ms_loss")
-        optimizer = _pair("sgd" if optimizer is None else optimizer, OPTIMIZERS, "optimizer", "torch_opt,ms_opt")
+        usual = OF_STATE if go_on else "sgd"
+        optimizer = usual if optimizer is None else _pair(optimizer, OPTIMIZERS, "optimizer", "torch_opt,ms_opt")
+        if go_on and optimizer in OPTIMIZERS:
+            raise InputError(
+                "an optimizer known by name begins anew: leave it out to go on with that of the state, or give a pair "
+                "(torch_opt,ms_opt)"
+            )
+        if go_on and not isinstance(optimizer, tuple) and (lr is not None or weight_decay is not None):
+            raise InputError("the state of the optimizer has its learning rate and weight decay")
+        if every < 1:
+            raise InputError("schedulers make a step after at least one step of training")
         if not isinstance(optimizer, str) and weight_decay is not None:
             raise InputError("a weight decay is for an optimizer known by name: set it where yours are made")
         if isinstance(batches, (str, Path)):
@@ -80,6 +101,9 @@ class Wish:
             weight_decay,
             batches,
             parse_input(target) if isinstance(target, str) else target,
+            go_on,
+            step,
+            every,
         )
 
     def __bool__(self) -> bool:
@@ -89,6 +113,12 @@ class Wish:
     def words(self) -> str:
         """The optimizer in words."""
         made = self.optimizer if isinstance(self.optimizer, str) else "the optimizers given"
+        if self.go_on:
+            made = (
+                "the optimizer of the checkpoint, from its state on"
+                if made == OF_STATE
+                else f"{made}, from its state on"
+            )
         return made + ("" if self.lr is None else f", learning rate {self.lr:g}")
 
 

@@ -19,7 +19,9 @@ from automap.descent import Rule
 from automap.descent_alternatives import GOOD, alternative, factor_of, off, seen_of
 from automap.dtypes import Array
 from automap.gradients import EPS
-from automap.training import ROOM, Cause, Course, Difference, Record
+from automap.training import ROOM, Course, Record
+from automap.training_result import Cause, Difference
+from automap.training_schedules import based, factors, of_rates
 
 #: So many weights are looked at, the worst first.
 _LOOKED_AT = 12
@@ -67,8 +69,8 @@ def amplified(
         keys = [d.key for d in first]
         if any(k[0][0] not in ours.rules or not theirs.optimized.issuperset(k[1]) for k in keys):
             return False
-        seen = (seen_of(theirs, [k], step + 1) for k in keys)
-        return all(off(ours.rules[k[0][0]], s) <= GOOD for k, s in zip(keys, seen, strict=True))
+        seen = (seen_of(theirs, [k], step + 1, ours, factors(ours, k, 0, ours, step + 1)) for k in keys)
+        return all(off(based(ours, k), s) <= GOOD for k, s in zip(keys, seen, strict=True))
     if step == 0 or kind == "statistic":
         return False
     again = course.from_mindspore(step)
@@ -290,17 +292,20 @@ def _of_weights(course: Course, ours: Record, theirs: Record, first: Sequence[Di
         out.causes.append(_frozen(missing or extra, "MindSpore" if missing else "PyTorch"))
         first = [d for d in first if d not in missing and d not in extra]
     steps = min(len(ours.losses), len(theirs.losses), max(_STEPS, first[0].step if first else 0))
-    groups: dict[Rule, list[Difference]] = {}
+    causes, first = of_rates(ours, theirs, first, steps)
+    out.causes += causes
+    groups: dict[tuple[Any, ...], list[Difference]] = {}
     for d in first[:_LOOKED_AT]:
-        if (rule := ours.rules.get(d.key[0][0])) is not None:
-            groups.setdefault(rule, []).append(d)
+        if d.key[0][0] in ours.rules:
+            way = factors(ours, d.key, 0, ours, steps), factors(theirs, d.key, 1, ours, steps)
+            groups.setdefault((based(ours, d.key), *way), []).append(d)
     found: dict[tuple[str, str], list[str]] = {}
     unknown = [d.name for d in first[:_LOOKED_AT] if d.key[0][0] not in ours.rules]
-    for rule, those in groups.items():
+    for (rule, *ways), those in groups.items():
         # One reason for all of them is likelier than one for each.
-        parts = [those] if (named := _named(rule, ours, theirs, those, steps)) else [[d] for d in those]
+        parts = [those] if (named := _named(rule, ours, theirs, those, steps, ways)) else [[d] for d in those]
         for part in parts:
-            named = named if len(parts) == 1 else _named(rule, ours, theirs, part, steps)
+            named = named if len(parts) == 1 else _named(rule, ours, theirs, part, steps, ways)
             for reason in named or ():
                 found.setdefault(reason, []).extend(d.name for d in part)
             unknown += [] if named else [d.name for d in part]
@@ -317,6 +322,12 @@ def _of_weights(course: Course, ours: Record, theirs: Record, first: Sequence[Di
 
 
 def _named(
-    rule: Rule, ours: Record, theirs: Record, those: Sequence[Difference], steps: int
+    rule: Rule,
+    ours: Record,
+    theirs: Record,
+    those: Sequence[Difference],
+    steps: int,
+    ways: Sequence[tuple[float, ...]],
 ) -> list[tuple[str, str]] | None:
-    return alternative(rule, *(seen_of(r, [d.key for d in those], steps) for r in (ours, theirs)))
+    keys = [d.key for d in those]
+    return alternative(rule, *(seen_of(r, keys, steps, ours, way) for r, way in zip((ours, theirs), ways, strict=True)))

@@ -67,6 +67,9 @@ def validate(
     weight_decay: float | None = None,
     batches: Any = None,
     target: Any = None,
+    go_on: bool = False,
+    step: int | None = None,
+    schedule_every: int = 1,
 ) -> Validation:
     """Run both networks in inference mode on the same weights and inputs, and compare what they return.
 
@@ -99,12 +102,18 @@ def validate(
             MindSpore's own: functions of outputs and target, classes that make one, or their names with a comma.
             Without it, cross entropy for one output of two dimensions.
         optimizer: ``"sgd"`` (without it), ``"momentum"``, ``"adam"``, ``"adamw"``, or a pair of PyTorch's and
-            MindSpore's own: functions of the network, classes of optimizers, or their names with a comma.
+            MindSpore's own: functions of the network, classes of optimizers, or their names with a comma. A function
+            may give a scheduler of the learning rate as well: ``optimizer, scheduler``.
         lr: the learning rate; by default 0.01, of Adam 0.001.
         weight_decay: of an optimizer that is known by name.
         batches: what to train on: arrays whose first axis counts batches, by name, or their ``.npz`` file; an array
             called ``target`` goes to the loss. Without them, inputs are drawn as the others are.
         target: what a loss is given beside the outputs (``"int64[8]<10"``), where it is not drawn to fit them.
+        go_on: begin with the state of the optimizer (and the scheduler) that ``weights`` has beside the network's:
+            PyTorch's optimizer loads it, MindSpore's gets it by ``apply_optimizer``. Without ``optimizer`` it is the
+            one that the state is of.
+        step: how many steps were made before, where that state does not count them (SGD).
+        schedule_every: after how many steps the schedulers that the functions for ``optimizer`` give make one.
 
     Raises:
         InputError: inputs that are not understood, or that a network does not take.
@@ -125,7 +134,7 @@ def validate(
             grad,
             DIRECTIONS if curvature is True else int(curvature),
             hessian_eigenvalue,
-            Wish.of(steps, loss, optimizer, lr, weight_decay, batches, target),
+            Wish.of(steps, loss, optimizer, lr, weight_decay, batches, target, go_on, step, schedule_every),
         ),
         per_layer,
     )
@@ -175,6 +184,7 @@ class Run:
         self.demanded -= torch_forward is not None  # the model itself
 
     def validate(self, probe: Probe | None, weights: Any) -> Validation:
+        self.weights = weights
         given = None if weights is None else self.given_weights(weights)
         if probe is not None:
             return self._attempt(probe, given)
@@ -238,7 +248,7 @@ class Run:
         if not self.wanted.training:
             return result
         statistics = parity.statistics_of(self.mapping, self.listing, self.target)
-        way = self.wanted.training, point, statistics, probe, runs[0], self.rtol
+        way = self.wanted.training, point, statistics, probe, runs[0], self.rtol, self.mapping, self.weights
         return parity.with_training(result, lambda: parity.train(*way))
 
     def _case(

@@ -399,7 +399,8 @@ def test_validate_exits_as_the_validation_says(command, monkeypatch, mapping, st
     inputs = ("--input", "float32[2,3]", "--input", "int64[2]<9")
     done = command("validate", mapping, "a:b", "c:d", *args, *inputs, "--seed", "3")
     assert done == Done(status, "The verdict.\n  a guess\n", "")
-    training = {"steps": 0, **dict.fromkeys(("batches", "loss", "lr", "optimizer", "target", "weight_decay"))}
+    training = {"steps": 0, **dict.fromkeys(("batches", "loss", "lr", "optimizer", "target", "weight_decay", "step"))}
+    training |= {"go_on": False, "schedule_every": 1}
     assert {k: seen.pop(k, "missing") for k in training} == training
     assert seen == {
         "sources": (mapping, "a:b", "c:d"),
@@ -424,6 +425,21 @@ def test_validate_exits_as_the_validation_says(command, monkeypatch, mapping, st
     ):
         command("validate", mapping, "a:b", "c:d", *flags)
         assert (seen["grad"], seen["curvature"], seen["hessian_eigenvalue"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--go-on"], "'--go-on': it is of use with --steps only"),
+        (["--steps", "3", "--go-on"], "'--go-on': it is of use with --weights only"),
+        (["--steps", "3", "--from-step", "5"], "'--from-step': it is of use with --go-on only"),
+        (["--schedule-every", "2"], "'--schedule-every': it is of use with --steps only"),
+    ],
+)
+def test_flags_that_would_have_no_effect_are_refused(command, mapping, flags, message):
+    done = command("validate", mapping, "a:b", "c:d", *flags)
+    assert done.status == 2
+    assert message in done.err
 
 
 @pytest.mark.parametrize(

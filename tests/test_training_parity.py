@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from automap.descent import Rule, rule_of
-from automap.descent_alternatives import Seen, alternative
+from automap.descent_alternatives import Seen, alternative, off
 from automap.errors import InputError
 from automap.training import Noise, Record, differences
 from automap.training_batches import Wish
@@ -71,6 +71,32 @@ def test_nothing_is_claimed_of_an_equal_rule_or_of_one_that_is_not_pytorch_s():
     assert alternative(ADAM, seen(ADAM), strange) is None
 
 
+def test_a_rule_goes_on_from_what_it_remembers_and_with_rates_that_change():
+    from dataclasses import replace
+
+    whole = seen(ADAM, steps=6)
+    memory: dict[str, Any] = {}
+    for number in range(1, 4):
+        ADAM.change(number, whole.weights[number - 1], whole.gradients[number - 1], memory, np.sqrt)
+    rest = Seen(whole.weights[3:], whole.gradients[3:], memory, 3)
+    assert off(ADAM, rest) <= 1 < off(ADAM, Seen(rest.weights, rest.gradients))
+    (found,) = alternative(replace(ADAM, beta2=0.9), Seen(*ruled(replace(ADAM, beta2=0.9), rest)), rest) or [("", "")]
+    assert found[0] == "beta2"
+    rates = (1.0, 0.5, 0.25)
+    slower = Seen(*ruled(MOMENTUM, Seen(whole.weights, whole.gradients[:3], factors=rates)), factors=rates)
+    assert off(MOMENTUM, slower) <= 1 < off(MOMENTUM, replace(slower, factors=()))
+
+
+def ruled(rule: Rule, like: Seen) -> tuple[Any, ...]:
+    """The weights that a rule makes of gradients, these, and what it began with."""
+    weights, memory = [like.weights[0]], {k: np.array(a) for k, a in like.memory.items()}
+    for k, gradient in enumerate(like.gradients):
+        scaled = Rule(**{**vars(rule), "lr": rule.lr * (like.factors[k] if like.factors else 1)})
+        change = scaled.change(like.done + k + 1, weights[-1], gradient, memory, np.sqrt)
+        weights.append((weights[-1] + change).astype(np.float32))
+    return weights, like.gradients, like.memory, like.done
+
+
 def test_rounding_that_a_kink_makes_large_is_no_difference():
     key = (("w",), ("v",))
     ours = Record([1.0, 0.9], [{key: np.ones(3)}] * 3, [{key: np.ones(3)}, {key: np.full(3, 1.0)}], [{}] * 3)
@@ -95,6 +121,9 @@ def test_rounding_that_a_kink_makes_large_is_no_difference():
         ({"loss": "mse"}, "the loss 'mse' is not known"),
         ({"loss": len}, "must be one of squares"),
         ({"optimizer": (len, len), "weight_decay": 0.1}, "set it where yours are made"),
+        ({"optimizer": "adam", "go_on": True}, "an optimizer known by name begins anew: leave it out"),
+        ({"go_on": True, "lr": 0.1}, "the state of the optimizer has its learning rate"),
+        ({"every": 0}, "after at least one step"),
         ({"batches": {"arr_0": np.zeros((2, 3)), "target": np.zeros((3, 3))}}, "equally long"),
     ],
 )
@@ -367,3 +396,141 @@ def test_no_training_is_compared_where_the_outputs_differ():
 def test_the_usual_settings():
     assert rule_of("adamw", weight_decay=0.2) == Rule("adam", 1e-3, 0.2, decoupled=True)
     assert rule_of("momentum", 0.5).lr == 0.5
+
+
+# -- schedules, and the state that a training goes on from -------------------------------------------------------------
+
+
+def halved(every: int = 2) -> Callable[..., Any]:
+    """PyTorch's SGD, whose learning rate is halved again and again."""
+    import torch
+
+    def make(net: Any) -> Any:
+        optimizer = torch.optim.SGD(net.parameters(), 0.05, 0.9)
+        return optimizer, torch.optim.lr_scheduler.StepLR(optimizer, every, 0.5)
+
+    return make
+
+
+def stepped(rates: list[float]) -> Callable[..., Any]:
+    def make(net: Any) -> Any:
+        from mindspore import nn
+
+        return nn.SGD(net.trainable_params(), rates, 0.9)
+
+    return make
+
+
+@frameworks
+def test_schedules_of_the_learning_rate_run_along():
+    result = validated(optimizer=(halved(), stepped([0.05, 0.05, 0.025, 0.025, 0.0125])), steps=5)
+    assert result.passed, str(result)
+
+
+@frameworks
+def test_schedulers_of_both_make_a_step_after_several():
+    from mindspore.experimental import optim as ex
+
+    def make(net: Any) -> Any:
+        optimizer = ex.SGD(net.trainable_params(), 0.05, 0.9)
+        return optimizer, ex.lr_scheduler.StepLR(optimizer, 1, 0.5)
+
+    result = validated(optimizer=(halved(1), make), steps=4, schedule_every=2)
+    assert result.passed, str(result)
+    assert [c.what for c in validated(optimizer=(halved(2), make), steps=3).training.causes] == ["learning rate"]
+
+
+@frameworks
+def test_a_schedule_that_differs_is_named_with_its_step():
+    result = validated(optimizer=(halved(), stepped([0.05, 0.05, 0.05, 0.025, 0.0125])), steps=5)
+    assert result.exit_code == 3
+    (cause,) = result.training.causes
+    assert cause.words.startswith("learning rate of step 3: 0.025 in PyTorch, 0.05 in MindSpore (")
+    assert len(cause.names) == 5
+    assert result.training.differences[0].step == 3
+
+
+@frameworks
+def test_a_schedule_and_another_cause_are_both_named():
+    from mindspore import nn
+
+    def make(net: Any) -> Any:
+        return nn.SGD(
+            [{"params": net.trainable_params(), "weight_decay": 0.1}], [0.05, 0.025, 0.025, 0.0125, 0.0125], 0.9
+        )
+
+    result = validated(optimizer=(halved(), make), steps=5)
+    assert {c.what for c in result.training.causes} >= {"weight decay"}, str(result)
+    assert "learning rate of step 2: 0.05 in PyTorch, 0.025 in MindSpore" in str(result)
+
+
+def trained(make: Callable[..., Any], path: Any, steps: int = 4) -> str:
+    """A checkpoint in mid-training, of network, optimizer and scheduler."""
+    import torch
+
+    torch.manual_seed(0)
+    net = torch_net()
+    optimizer, scheduler = made if isinstance(made := make(net), tuple) else (made, None)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(torch.randn(8, 6)).square().sum().backward()
+        optimizer.step()
+        _ = scheduler and scheduler.step()
+    state = {"model": net.state_dict(), "optimizer": optimizer.state_dict()}
+    torch.save(state | ({} if scheduler is None else {"scheduler": scheduler.state_dict(), "step": steps}), path)
+    return str(path)
+
+
+@frameworks
+@pytest.mark.parametrize("name", ["SGD", "AdamW", "RMSprop", "Adagrad"])
+def test_both_go_on_with_the_optimizer_that_the_state_is_of(name: str, tmp_path: Any):
+    import torch
+
+    more = {"momentum": 0.9} if name in ("SGD", "RMSprop") else {}
+    weights = trained(lambda net: getattr(torch.optim, name)(net.parameters(), lr=0.01, **more), tmp_path / "c.pth")
+    result = validated(weights=weights, go_on=True)
+    assert result.passed, str(result)
+    assert "the optimizer of the checkpoint, from its state on" in result.verdict
+
+
+@frameworks
+def test_the_state_goes_by_way_of_apply_optimizer(tmp_path: Any, monkeypatch: pytest.MonkeyPatch):
+    from mindspore import nn
+
+    from automap import mindspore_training
+
+    weights = trained(halved(3), tmp_path / "c.pth")
+    schedule = [0.05] * 3 + [0.025] * 3 + [0.0125] * 3
+    pair = halved(3), stepped(schedule)
+    result = validated(weights=weights, go_on=True, optimizer=pair)
+    assert result.passed, str(result)
+    # The settings differ, and so does what comes of them.
+    other = halved(3), lambda net: nn.SGD(net.trainable_params(), schedule, 0.9, weight_decay=0.1)
+    result = validated(weights=weights, go_on=True, optimizer=other)
+    assert [c.what for c in result.training.causes] == ["weight decay"], str(result)
+    assert "the optimizer's state: differs: weight_decay: 0 in PyTorch, 0.1 in MindSpore" in str(result)
+    # Without the state, nothing would agree.
+    monkeypatch.setattr(mindspore_training, "apply_optimizer", lambda *_, **__: None)
+    result = validated(weights=weights, go_on=True, optimizer=pair)
+    assert not result.passed
+    assert result.training.differences[0].step == 1
+
+
+@frameworks
+def test_what_a_checkpoint_does_not_tell_is_said(tmp_path: Any):
+    import torch
+
+    plain = trained(lambda net: torch.optim.SGD(net.parameters(), 0.05, 0.9), tmp_path / "plain.pth")
+    result = validated(weights=plain, go_on=True, optimizer=(halved(), stepped([0.05, 0.05, 0.025])))
+    assert "plain.pth has no state of a scheduler: PyTorch's begins anew" in str(result)
+    assert "how many steps made the state is not told: a schedule in MindSpore begins anew (--from-step)" in str(result)
+    scheduled = trained(halved(), tmp_path / "scheduled.pth")
+    assert "the state of an optimizer, under optimizer, was not used: both begin anew" in str(validated(weights=plain))
+    result = validated(weights=scheduled, go_on=True)
+    assert "has the state of a scheduler, and none was run" in str(result)
+    with pytest.raises(InputError, match="takes the checkpoint that has it"):
+        validated(go_on=True)
+    with pytest.raises(InputError, match=r"PyTorch's optimizer does not take the state in .*plain\.pth: .* groups"):
+        validated(weights=plain, go_on=True, optimizer=(
+            lambda net: torch.optim.SGD([{"params": [p]} for p in net.parameters()], 0.1), stepped([0.1]))
+        )  # fmt: skip
