@@ -16,6 +16,7 @@ from automap.leftovers import Free, adding_up, joined, other_forms
 from automap.mapping import Entry, Evidence, RunnerUp
 from automap.matching import Doubt
 from automap.names import split_leaf
+from automap.outliers import out_of_step
 from automap.reach import Axes, can_reach, reaching, ways
 from automap.transforms import Transform
 from automap.unclaimed import is_computed
@@ -229,6 +230,22 @@ class Draft:
                     pair.reasons.append("it could be one of those that are joined beside it")
                 if p.name in side.computing and pair.t.leaf != pair.m.leaf and not (pair.told or pair.pinned):
                     pair.reasons.append(side.computing[p.name])
+        self._compare_with_their_like()
+
+    def _compare_with_their_like(self) -> None:
+        """Mark what goes elsewhere than its like in the other repetitions of a block, and takes another's place."""
+        names = {
+            key: tuple(
+                tuple(p.name for p in side.parts(q)) for side, q in zip(self.sides, (pair.t, pair.m), strict=True)
+            )
+            for key, pair in self.entries.items()
+        }
+        keys = {v: k for k, v in names.items()}
+        every = [(v[0], v[1]) for v in names.values()] + [(e.torch, e.mindspore) for e in self.late]
+        for entry, (like, its) in out_of_step(every):
+            pair = self.entries.get(keys.get(entry, ""))
+            if pair is not None and not (pair.pinned or pair.told or pair.reasons):
+                pair.reasons.append(f"its like, {like[0]}, goes to {its[0]}: something may be missing here")
 
     def _doubt_in_words(self, pair: _Pair) -> str:
         if pair.found is not None and pair.found.doubt is not None and pair.found.doubt.alike:

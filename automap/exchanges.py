@@ -52,7 +52,10 @@ def moves(problem: Problem, s: Solution) -> list[Move]:
     for kind, members in _everywhere(groups):
         groups[kind] = members
     out: list[tuple[bool, float, int, Move]] = []
-    for kind, members in groups.items():
+    # What gains in some of the places, and loses in others, is tried in those where it gains.
+    gaining = [(kind, [x for x in members if x.loss < 0]) for kind, members in groups.items()]
+    some = [(kind, found) for kind, found in gaining if found and len(found) < len(groups[kind])]
+    for kind, members in (*groups.items(), *some):
         members.sort(key=lambda x: x.loss)
         used: set[int] = set()
         taken = []
@@ -75,7 +78,10 @@ def moves(problem: Problem, s: Solution) -> list[Move]:
 
 
 def _exchanges(problem: Problem, s: Solution) -> Iterator[_Exchange]:
-    """Every exchange of two chosen pairs, or of one for a pair with a layer that is free."""
+    """Every exchange of two chosen pairs, or of one for a pair with a layer that is free.
+
+    A free layer is exchanged by itself, and together with the others of a module that is free as a whole.
+    """
     c = problem.c
     at = {(u, v): k for k, (u, v) in enumerate(zip(c.left.tolist(), c.right.tolist(), strict=True))}
     of_left = {int(c.left[k]): int(k) for k in s.chosen}
@@ -93,11 +99,18 @@ def _exchanges(problem: Problem, s: Solution) -> Iterator[_Exchange]:
             kind, place = _divergence(problem.left[u1].parts, problem.left[u2].parts)
             yield _Exchange(loss, (k11, k22), (k12, k21), (u1, u2), kind, place)
         elif k11 is not None:
-            kind = ("free", v2, pattern(problem.left[u1].parts))
-            yield _Exchange(float(s.score[k11] - s.score[k12]), (k11,), (k12,), (u1,), kind, u1)
+            loss = float(s.score[k11] - s.score[k12])
+            yield _Exchange(loss, (k11,), (k12,), (u1,), ("free", v2, pattern(problem.left[u1].parts)), u1)
+            kind, place = _divergence(problem.right[int(c.right[k11])].parts, problem.right[v2].parts)
+            if kind[0] == "siblings" and kind[-1] == () and len(problem.right[v2].parts) > len(place) + 1:
+                yield _Exchange(loss, (k11,), (k12,), (u1, -1 - v2), ("free", "mindspore", *kind), place)
         elif k22 is not None:
+            loss = float(s.score[k22] - s.score[k12])
             kind = ("free", pattern(problem.left[u1].parts), pattern(problem.right[v2].parts))
-            yield _Exchange(float(s.score[k22] - s.score[k12]), (k22,), (k12,), (u1, -1 - v2), kind, u1)
+            yield _Exchange(loss, (k22,), (k12,), (u1, -1 - v2), kind, u1)
+            kind, place = _divergence(problem.left[u1].parts, problem.left[int(c.left[k22])].parts)
+            if kind[0] == "siblings" and kind[-1] == () and len(problem.left[u1].parts) > len(place) + 1:
+                yield _Exchange(loss, (k22,), (k12,), (u1, -1 - v2), ("free", "torch", *kind), place)
 
 
 def _everywhere(
@@ -136,7 +149,7 @@ def _rotations(problem: Problem, s: Solution) -> Iterator[_Exchange]:
                 yield _Exchange(loss, tuple(row), taken, tuple(lefts), kind, parts[:-1])
 
 
-def _divergence(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[tuple[Hashable, ...], Hashable]:
+def _divergence(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[tuple[Hashable, ...], tuple[str, ...]]:
     """What kind of exchange two layers are (the parts in which their paths differ, numbers before them ignored),
     and the place where it happens. Layers that differ in one module on the way belong to one exchange."""
     d = 0
@@ -144,5 +157,7 @@ def _divergence(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[tuple[Hashable,
         d += 1
     rest = a[d + 1 :], b[d + 1 :]
     here = a[d : d + 1], b[d : d + 1]
-    what = "blocks" if "".join((*here[0], *here[1])).isdigit() else "siblings"
+    what = "siblings"
+    if "".join((*here[0], *here[1])).isdigit():
+        what = "blocks" if any(rest) else "numbered"
     return (what, pattern(a[:d]), *here, () if rest[0] == rest[1] else tuple(map(pattern, rest))), a[:d]

@@ -40,6 +40,8 @@ SPELLED, ATTENTION, SHARED, ALIKE = 1.0, 0.5, 0.5, 0.2
 #: How much it counts that the sequence of shapes is the other side's then, that what is joined are plain siblings and
 #: no members of a list, that what is stacked has the wanted shape as it is, that matrices are joined by their outputs.
 SEQUENCE, SIBLINGS, EXACT, OUTPUTS = 0.4, 0.5, 0.2, 0.05
+#: And that joining such siblings wherever this shape is wanted would use up just what is too much here.
+COUNTED = 0.3
 #: Other siblings are as likely as these where less than this is between them.
 CLEAR = 0.3
 #: Layers of a sequence that are compared.
@@ -369,15 +371,23 @@ def _joins(s: int, here: _Side, there: _Side, unstacked: bool) -> Iterator[_Join
         most = sum(len(place.members) + 1 for place in places)
         members, form = places[0].members, places[0].form
         named, local = _likeliest(members, wanted_layers[_sorted(form.shape)])
-        likely = named + max(_cohesion(p.members, here) for p in places[:FEW]) + OUTPUTS * (form.axis == 0)
+        likely = named + max(_cohesion(p, here) for p in places[:FEW]) + OUTPUTS * (form.axis == 0)
         if members[0].parts[:-1] == members[-1].parts[:-1] or form.op == "stack":
             likely += SIBLINGS
         exact = {layer.main[1].shape for layer in wanted_layers[_sorted(form.shape)]}
         likely += EXACT * (form.op == "stack" and form.shape in exact)
         fused = [layer.main[1] for layer in wanted_layers[_sorted(form.shape)] if layer.parts[-1:] == (local,)]
         own = bool(fused) and all(p.leaf in PROJECTIONS for p in fused)
+        want = have[_sorted(form.shape)] - here.have[_sorted(form.shape)]
+        likely += COUNTED * _uses_up(members, here.have - have, want)
         likely += SEQUENCE * _in_sequence(places, here, there)
         yield _Join(s, unit, places, gain / most, local, own, likely, wanted_layers[_sorted(form.shape)])
+
+
+def _uses_up(members: Sequence[Layer], spare: Counter[Hashable], wanted: int) -> bool:
+    """Whether filling all that is wanted with such members takes just what is too much here, of every shape."""
+    each = Counter(map(_key, members))
+    return all(spare[key] == n * wanted for key, n in each.items())
 
 
 def _in_sequence(places: list[_Place], here: _Side, there: _Side) -> float:
@@ -529,10 +539,13 @@ def _likeliest(members: Sequence[Layer], fused: Sequence[Layer]) -> tuple[float,
     return max(best, 0.0), local or fused[0].path
 
 
-def _cohesion(members: Sequence[Layer], side: _Side) -> float:
+def _cohesion(place: _Place, side: _Side) -> float:
     """How much names speak for these siblings together: attention's own words, or a word that they alone share."""
+    members = place.members
     words = distinguishing([layer.parts for layer in members])
     score = ATTENTION if all(is_attention_word(w) for w in words) else 0.0
+    if place.form.op != "stack" and len({layer.parts[:-1] for layer in members}) > 1:
+        return score  # the members of a list have the same words anyway
     others = [x for x in side.siblings[members[0].parts[:-1], _key(members[0])] if x not in members]
     shared = set.intersection(*(set(tokens(layer.parts[-1])) for layer in members if layer.parts))
     shared -= {t for x in others for t in tokens(x.parts[-1])}

@@ -9,7 +9,7 @@ from functools import cached_property
 from math import prod
 
 from automap.graph import Param, Shape, ancestors
-from automap.names import RECURRENT, STATISTICS, TOP_LEVEL_SLOTS, slot_of, split_leaf, tokens
+from automap.names import MATES, RECURRENT, STATISTICS, TOP_LEVEL_SLOTS, slot_of, split_leaf, tokens
 
 
 @dataclass(frozen=True)
@@ -79,17 +79,20 @@ def layers_of(parameters: Sequence[Param], framework: str, gates: bool = False) 
         gates: what a recurrent layer does to its input and to its state are two layers (of four gates each, in an
             LSTM), as :func:`gates_apart` tells.
     """
-    grouped: dict[str, dict[str, Param]] = {}
-    words: dict[str, set[str]] = defaultdict(set)
+    split: list[tuple[Param, str, str]] = []
     for p in parameters:
         path, leaf = split_leaf(p.name)
         if gates and (found := RECURRENT.match(leaf)):
             leaf = found[1]
             path = ".".join(filter(None, (path, p.leaf.removeprefix(f"{leaf}_"))))
-        slot = slot_of(leaf)
-        if slot in grouped.get(path, ()):  # two words for one slot in one module: the second keeps a layer of its own
+        split.append((p, path, leaf))
+    grouped: dict[str, dict[str, Param]] = {}
+    words: dict[str, set[str]] = defaultdict(set)
+    first = _first_claims(split)
+    for p, path, leaf in split:
+        if first.get((path, slot_of(leaf)), p) is not p:  # of several words for one slot, the others keep their own
             path = p.name
-        grouped.setdefault(path, {})[slot] = p
+        grouped.setdefault(path, {})[slot_of(leaf)] = p
         words[path].add(leaf)
     if framework == "mindspore":
         _top_level_norm(grouped, words)
@@ -99,6 +102,29 @@ def layers_of(parameters: Sequence[Param], framework: str, gates: bool = False) 
         norm = norm or bool(STATISTICS & slots.keys())
         made.append(Layer(path, slots, norm))
     return made
+
+
+def _first_claims(split: Sequence[tuple[Param, str, str]]) -> dict[tuple[str, str], Param]:
+    """Where a module has several words for one slot: the parameter that has it, whatever their order is.
+
+    A plain word comes before one that begins with it (``gamma`` before ``gamma_1``), and one that stands beside its
+    like (``gamma`` and ``beta``) before a single one.
+    """
+    claims: dict[tuple[str, str], list[tuple[Param, str]]] = defaultdict(list)
+    inside: dict[str, set[str]] = defaultdict(set)
+    for p, path, leaf in split:
+        claims[path, slot_of(leaf)].append((p, leaf))
+        inside[path].add(leaf)
+    out = {}
+    for (path, slot), found in claims.items():
+        if len(found) > 1:
+
+            def rank(claim: tuple[Param, str], path: str = path) -> tuple[bool, bool, str]:
+                p, leaf = claim
+                return p.leaf != leaf, MATES.get(leaf, leaf) not in inside[path] - {leaf}, p.name
+
+            out[path, slot] = min(found, key=rank)[0]
+    return out
 
 
 def _is_matrix(slots: dict[str, Param]) -> bool:
@@ -162,30 +188,52 @@ def core(shape: Shape | None) -> Shape | None:
     return None if shape is None else tuple(d for d in shape if d != 1)
 
 
-def number_ranks(paths: list[tuple[str, ...]]) -> dict[tuple[tuple[str, ...], str], int]:
-    """The rank of each numbered child's number among those of the siblings that begin with the same words.
+Paths = Sequence[tuple[str, ...]]
+#: A number or letter, and how many siblings are called exactly the same before this one.
+_Number = tuple[str, int]
 
-    Siblings of one number that differ in what follows it (``block2_a`` and ``block2_b``) have one rank.
+
+def number_ranks(paths: Paths) -> dict[tuple[tuple[str, ...], str], tuple[int, ...]]:
+    """For each numbered child the ranks of its numbers, each among siblings with the same words and numbers in front.
+
+    They are given for each token, -1 for what is no number. In ``branch7x7_2`` the 7s count among branches, and 2 among
+    those that are 7 by 7. Siblings of one number that differ in what follows (``block2_a`` and ``block2_b``) have one
+    rank. Letters behind a word number their siblings, too, where they are a row that begins with ``a``.
     """
-    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], dict[str, tuple[str, ...]]] = defaultdict(dict)
-    for path in paths:
-        for i, part in enumerate(path):
-            toks = tokens(part)
-            first = next((k for k, t in enumerate(toks) if t.isdigit()), None)
-            if first is not None:
-                groups[path[:i], toks[:first]][part] = toks
+    children = {(path[:i], part): tokens(part) for path in paths for i, part in enumerate(path)}
+    spelt: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = defaultdict(list)
+    for (parent, part), toks in sorted(children.items()):
+        spelt[parent, toks].append(part)
+    groups: dict[tuple[tuple[str, ...], tuple[str, ...]], set[_Number]] = defaultdict(set)
+    places: dict[tuple[tuple[str, ...], str], list[tuple[int, _Number]]] = {}
+    for (parent, part), toks in children.items():
+        # Siblings of the same words and numbers (what is joined has a sign in front of its name) come one by one.
+        again = spelt[parent, toks].index(part) if len(spelt[parent, toks]) > 1 else 0
+        found = [(k, (t, 0)) for k, t in enumerate(toks) if t.isdigit() or (k and len(t) == 1)]
+        if again and any(t.isdigit() for t in toks):
+            last = max(i for i, (_, (t, _)) in enumerate(found) if t.isdigit())
+            found[last] = found[last][0], (found[last][1][0], again)
+        places[parent, part] = found
+        for k, number in found:
+            groups[parent, toks[:k]].add(number)
+    ranks = {key: _ranks(numbers) for key, numbers in groups.items()}
     out = {}
-    for (parent, _), members in groups.items():
-        numbers = {part: tuple(int(t) for t in toks if t.isdigit()) for part, toks in members.items()}
-        rank = -1
-        last: tuple[int, ...] = ()
-        seen: set[tuple[str, ...]] = set()
-        for part in sorted(members, key=lambda p: numbers[p]):
-            if numbers[part] != last or members[part] in seen:
-                rank, last, seen = rank + 1, numbers[part], set()
-            seen.add(members[part])
-            out[parent, part] = rank
+    for (parent, part), toks in children.items():
+        at = {k: ranks[parent, toks[:k]].get(number, -1) for k, number in places[parent, part]}
+        if max(at.values(), default=-1) >= 0:
+            out[parent, part] = tuple(at.get(k, -1) for k in range(len(toks)))
     return out
+
+
+def _ranks(found: set[_Number]) -> dict[_Number, int]:
+    """The ranks of numbers, and of letters that count."""
+    numbers = sorted((x for x in found if x[0].isdigit()), key=lambda x: (int(x[0]), x[1]))
+    place: dict[tuple[int, int], int] = {}
+    ranks = {x: place.setdefault((int(x[0]), x[1]), len(place)) for x in numbers}
+    letters = sorted(t for t, _ in found if not t.isdigit())
+    if len(letters) > 1 and "".join(letters) == "".join(chr(ord("a") + k) for k in range(len(letters))):
+        ranks |= {(t, 0): k for k, t in enumerate(letters)}
+    return ranks
 
 
 def form(layer: Layer) -> Hashable:
@@ -200,8 +248,9 @@ def bare_paths(layers: Sequence[Layer], ranked: bool = False) -> list[tuple[str,
     for layer in layers:
         path: list[str] = []
         for i, part in enumerate(layer.parts):
-            rank = ranks.get((layer.parts[:i], part))
-            path.extend(t if rank is None or not t.isdigit() else str(rank) for t in tokens(part))
+            toks = tokens(part)
+            mine = ranks.get((layer.parts[:i], part), (-1,) * len(toks))
+            path.extend(str(r) if r >= 0 else t for t, r in zip(toks, mine, strict=True))
         paths.append(tuple(path))
     return _without_common_start(paths)
 

@@ -165,6 +165,12 @@ class Matcher(Problem):
             if not hit.isdisjoint(around):
                 yield u
 
+    def _astray(self, chosen: Ints) -> Iterator[int]:
+        """Left layers that are taken for one of a block that belongs to another one, in another list."""
+        ends = [(int(self.c.left[k]), int(self.c.right[k])) for k in chosen]
+        blocks = partners(self.left, self.right, ends)
+        yield from (u for u, v in ends if blocks.astray(u, v))
+
     def _unforced(self, wrong: Ints, every: NDArray[np.bool_]) -> Ints:
         """Of pairs that cross blocks, those of modules that could do otherwise.
 
@@ -230,7 +236,7 @@ class Matcher(Problem):
             # Order counts as far as it is kept hereabouts: where some layers have moved, others may have as well.
             kept = self._kept_around(k[now.chosen])[c.left[before]].mean()
             order = ORDER * self.trust * (self.in_order(k[now.chosen]) - self.in_order(k[alt.chosen]))
-            loss = (now.objective - alt.objective - (1 - kept) * max(order, 0.0 if move.wide else order)) / move.places
+            loss = (now.objective - alt.objective - (1 - kept) * max(order, 0.0)) / move.places
             if move.wide:
                 loss *= 1 + (WIDE - 1) * self.trust
             if move.free and self.same_value[before].min() < 1:
@@ -250,6 +256,8 @@ class Matcher(Problem):
             if 2 * len(told) > len(peers):
                 out[u] = Doubt(told[len(told) // 2], -1)
         for u in self._in_crossed_blocks(chosen):
+            out[u] = Doubt(0.0, out[u].instead if u in out else -1)
+        for u in self._astray(chosen):
             out[u] = Doubt(0.0, out[u].instead if u in out else -1)
         self._spread(out, chosen)
         return out

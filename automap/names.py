@@ -29,6 +29,9 @@ SLOTS: dict[str, str] = {
     "num_batches_tracked": "counter",
 }
 
+#: The word that stands beside another one in the same layer.
+MATES = {"weight": "bias", "bias": "weight", "gamma": "beta", "beta": "gamma"}
+
 #: Words that only a norm's parameters are called (in MindSpore's layers; elsewhere they can be an author's own).
 NORM_WORDS = frozenset({"gamma", "beta"})
 

@@ -37,7 +37,7 @@ ALIKE = 12  # candidates per layer that are kept for likeness
 NEAR = 6  # layers of the same shape to either side that are kept for their place
 
 #: What a `Problem` keeps for each candidate.
-PER_CANDIDATE = ("words", "same_rank", "same_value", "kin", "by_rank", "by_value", "tie")
+PER_CANDIDATE = ("words", "same_rank", "same_value", "kin", "by_rank", "by_value", "counted", "tie")
 
 
 @dataclass
@@ -74,17 +74,18 @@ class Problem:
         self.same_rank = scoring.same_path(self.f, self.g, self.c, by_rank=True) ** 6
         self.same_value = scoring.same_path(self.f, self.g, self.c, by_rank=False) ** 6
         self.kin = scoring.kinship(self.f, self.g, self.c)
+        self.counted = scoring.counted(self.f, self.g, self.c)
         if ignore_names:
-            self.words = self.same_rank = self.same_value = self.kin = np.zeros(len(self.c))
+            self.words = self.same_rank = self.same_value = self.kin = self.counted = np.zeros(len(self.c))
         self.by_rank = scoring.numbers(self.f.numbers, self.g.numbers, self.c)
         self.by_value = scoring.numbers(self.f.values, self.g.values, self.c)
         # What is symmetric has to be broken somehow, and in every repetition of a block the same way.
         kinds_l, kinds_r = (_numbered([pattern(layer.parts) for layer in x]) for x in (left, right))
         self.tie = (kinds_l[self.c.left] * 40503 + kinds_r[self.c.right] * 30103) % 65537 / 65537
+        self.trust = 1.0
         if len(self.c) > MANY:
             self._thin_out()
         self.shapes = all(layer.main[1].shape is not None for layer in (*left, *right))
-        self.trust = 1.0
 
     def _thin_out(self) -> None:
         """Of very many candidates: the most alike of each layer, and those that stand at about the same place."""
@@ -125,7 +126,8 @@ class Problem:
         words = 0.0 if "words" in without else 1.0
         score: Floats = words * (WORDS * self.words + SAME * self.same(w) + KIN * self.kin)
         score = score + NUMBERS * self.numbers(w) + FIT * self.c.fit + STRUCTURE * structure + USAGE * usage
-        return score
+        # Where the order of definition tells nothing, that of the numbers does.
+        return score + NUMBERS * (1 - self.trust) * self.counted
 
     def pooled(self, belief: sp.csr_matrix, c: Candidates) -> tuple[Floats, Floats]:
         """Structure and usage of pairs under a belief. The nearest modules tell most; of names, the frequent ones."""

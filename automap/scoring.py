@@ -96,11 +96,12 @@ class Features:
         for path in paths:
             row, num, val = [], [], []
             for i, part in enumerate(path):
-                for t in tokens(part):
-                    if t.isdigit():
-                        num.append(ranks.get((path[:i], part), 0))
-                        val.append(int(t))
-                    else:
+                toks = tokens(part)
+                for t, rank in zip(toks, ranks.get((path[:i], part), (-1,) * len(toks)), strict=True):
+                    if rank >= 0:
+                        num.append(rank)
+                        val.append(int(t) if t.isdigit() else rank)
+                    if not t.isdigit():
                         row.append(index.setdefault(t, len(index)))
             rows.append(list(dict.fromkeys(row)))
             numbers.append(num)
@@ -341,6 +342,32 @@ def numbers(fa: Ints, ga: Ints, c: Candidates) -> Floats:
     a, b = fa[c.left], ga[c.right]
     n = np.maximum((a >= 0).sum(axis=1), (b >= 0).sum(axis=1))
     return np.where(n > 0, _common(a, b) / np.maximum(n, 1), 1.0)
+
+
+def counted(f: Features, g: Features, c: Candidates) -> Floats:
+    """Whether two layers are the same in a count of their like: 1, else 0.
+
+    Its like are the layers of its side with the same words and shape; they are counted by their numbers, wherever in
+    the path these stand. The third of nine is the third of nine, be they in three stages of three blocks or in a row.
+    """
+    mine, theirs = _counts(f)[c.left], _counts(g)[c.right]
+    alike: Floats = ((mine == theirs).all(axis=1) & (mine[:, 1] > 1)).astype(np.float64)
+    return alike
+
+
+def _counts(f: Features) -> Ints:
+    """For each layer its place among its like, and how many they are."""
+    groups: dict[Hashable, list[tuple[tuple[int, ...], int]]] = defaultdict(list)
+    for i, layer in enumerate(f.layers):
+        words = tuple(t for part in layer.parts for t in tokens(part) if not t.isdigit())
+        shape = layer.main[1].shape
+        key = words, shape and tuple(sorted(shape)), layer.statistics
+        groups[key].append((tuple(f.values[i][f.values[i] >= 0].tolist()), i))
+    out = np.zeros((len(f.layers), 2), dtype=np.int64)
+    for group in groups.values():
+        for k, (_, i) in enumerate(sorted(group)):
+            out[i] = k, len(group)
+    return out
 
 
 def same_path(f: Features, g: Features, c: Candidates, by_rank: bool) -> Floats:

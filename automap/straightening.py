@@ -86,7 +86,9 @@ def _runs_backwards(ours: Sequence[dict[str, Content]], blocks: dict[str, Conten
     best = {1: 0.0, -1: 0.0}
     for other in ours:
         mine = list(other.values())
-        if len(mine) == len(theirs):
+        sizes = [sum(content.total() for content in x) for x in (mine, theirs)]
+        # Blocks that hold much more than those here would hold what these have whichever way they are read.
+        if len(mine) == len(theirs) and min(sizes) >= MOSTLY * max(sizes):
             for way in best:
                 both = zip(mine, theirs[::way], strict=True)
                 alike = sum((a & b).total() / min(a.total(), b.total()) for a, b in both) / len(mine)
@@ -279,6 +281,13 @@ class Partners:
                 if mine != b and mine[:-1] == b[:-1]:
                     out += (("torch", *a[:-1]), ("mindspore", *b[:-1]))
         return out
+
+    def astray(self, u: int, v: int) -> bool:
+        """Whether each of two layers stands in blocks with counterparts, and none of these are each other's."""
+        mine = {self.of[a] for a in self.left[u]}
+        theirs = set(self.right[v])
+        lists = {b[:-1] for b in mine}
+        return bool(mine and theirs) and mine.isdisjoint(theirs) and lists.isdisjoint(b[:-1] for b in theirs)
 
 
 def partners(left: Sequence[Layer], right: Sequence[Layer], pairs: Iterable[tuple[int, int]]) -> Partners:
