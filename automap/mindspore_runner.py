@@ -99,6 +99,9 @@ class Runner:
     def remarks(self) -> tuple[str, ...]:
         return self._stand_ins.remarks()
 
+    def expect(self, dtype: str) -> None:
+        self._stand_ins.every |= dtype in precision.LOW
+
     def state(self) -> dict[str, Array]:
         return {name: edge.array_of(p, name) for name, p in self._parameters.items()}
 

@@ -108,6 +108,7 @@ class Prover:
         refused: InputError | None = None
         with self.witness.testimony(0) as first:
             account = self.witness.account()
+            self.runner.expect(self.witness.dtype)
             self.spread = dict(account.spread)
             say("Identifying the cells of the MindSpore network")
             try:

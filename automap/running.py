@@ -27,7 +27,7 @@ Forward = Callable[..., Any]
 NOISE_BINS, NOISE_RANGE = 48, 6.0
 
 #: What is said of a network whose parameters do not show in what type it computes.
-AUTOCAST = "the PyTorch network computes in {} under torch.autocast: what that type rounds may differ"
+MIXED = "the PyTorch network computes in {}, {}: what that type rounds may differ"
 
 FRAMEWORK_NAMES: dict[Framework, str] = {"torch": "PyTorch", "mindspore": "MindSpore"}
 
@@ -131,6 +131,9 @@ class Runner(Protocol):
         """What was computed in a precision that the parameters do not show, or otherwise than the network says for
         want of a kernel: one sentence for each kind.
         """
+
+    def expect(self, dtype: str) -> None:
+        """Be ready for a forward that computes in a type, as the other network does, whatever the parameters are."""
 
     def state(self) -> dict[str, Array]:
         """A copy of every parameter (and, in PyTorch, persistent buffer), by name."""

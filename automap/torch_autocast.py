@@ -1,8 +1,8 @@
-"""What a PyTorch network computes under ``torch.autocast``: its parameters do not show it, a run does."""
+"""What a PyTorch network computes in low precision though its parameters do not show it: a run does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,9 +13,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 #: The types that autocast computes in, as they are named here.
 _LOW = {torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
+#: Operations that sum up products, by their names in ATen: where these are of low precision, so is what follows.
+_PRODUCTS = {
+    "mm", "addmm", "bmm", "baddbmm", "mv", "addmv", "dot", "convolution", "mkldnn_linear", "mkldnn_convolution",
+    "mkldnn_rnn_layer", "scaled_dot_product_flash_attention_for_cpu", "scaled_dot_product_flash_attention",
+    "scaled_dot_product_efficient_attention", "scaled_dot_product_attention_math",
+}  # fmt: skip
+
 
 class Autocast:
-    """Watches runs of a network for what autocast has computed in low precision.
+    """Watches runs of a network for what autocast, or a cast in its forward, lets it compute in low precision.
 
     Args:
         off: autocast is of no effect in these runs.
@@ -23,12 +30,16 @@ class Autocast:
     Attributes:
         seen: the types of low precision that an operation under autocast gave something in.
         low: where autocast is off, those that the first forward gave something in all the same.
+        thorough: whether products of low precision are looked for everywhere, which a compiled network may not bear.
+        products: the types that these were seen in.
     """
 
     def __init__(self, off: bool = False) -> None:
         self.off = off
         self.seen: set[str] = set()
         self.low: set[str] = set()
+        self.thorough = False
+        self.products: set[str] = set()
         self._ran = False
 
     @contextmanager
@@ -62,8 +73,10 @@ class Autocast:
         try:
             with torch.autocast(device, enabled=False) if ambient and self.off else _nothing():
                 seeing = self._looks(device, first=self.off and not self._ran)
+                products = _Seeing(self.products, _PRODUCTS) if self.thorough and not self.products else _nothing()
                 try:
-                    yield
+                    with products:
+                        yield
                     self._ran = True
                 finally:
                     if seeing is not None:
@@ -87,11 +100,11 @@ def _nothing() -> Iterator[None]:
 
 
 class _Seeing(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
-    """Notes the types of low precision that operations give."""
+    """Notes the types of low precision that operations give, or only some operations."""
 
-    def __init__(self, seen: set[str]) -> None:
+    def __init__(self, seen: set[str], some: Collection[str] | None = None) -> None:
         super().__init__()
-        self.seen = seen
+        self.seen, self.some = seen, some
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -99,5 +112,7 @@ class _Seeing(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        if self.some is not None and func.overloadpacket.__name__.strip("_") not in self.some:
+            return out
         self.seen |= {_LOW[t.dtype] for t in _pytree.tree_leaves(out) if getattr(t, "dtype", None) in _LOW}
         return out

@@ -90,8 +90,14 @@ class Runner:
         return torch_edge.array_of(tensor, name) if tensor.dtype == torch.bfloat16 else self.array(tensor)
 
     def remarks(self) -> tuple[str, ...]:
-        kinds = " and ".join(sorted(self._autocast.seen))
-        return (running.AUTOCAST.format(kinds),) if kinds else ()
+        if self.narrow:
+            return ()
+        seen, cast = self._autocast.seen, self._autocast.products - self._autocast.seen
+        ways = ((seen, "under torch.autocast"), (cast, "which its forward casts to"))
+        return tuple(running.MIXED.format(" and ".join(sorted(kinds)), how) for kinds, how in ways if kinds)
+
+    def expect(self, dtype: str) -> None:
+        pass
 
     def state(self) -> dict[str, Array]:
         return torch_edge.state_of(self.model)
@@ -140,8 +146,8 @@ class Runner:
     def _called(self, inputs: Inputs, forward: Forward | None) -> Any:
         with self._autocast.watched(self._device.type):
             out = running.called(self.model, inputs, forward, self._tensor)
-        # What was computed under autocast is as coarse as parameters of that type are.
-        kinds = [getattr(torch, d) for d in (self.dtype, *self._autocast.seen)]
+        # What was computed in a type is as coarse as with parameters of that type.
+        kinds = [getattr(torch, d) for d in (self.dtype, *self._autocast.seen, *self._autocast.products)]
         self.dtype = str(max(kinds, key=lambda d: torch.finfo(d).eps)).removeprefix("torch.")
         return out
 
@@ -284,8 +290,12 @@ class Runner:
     @contextmanager
     def _noisy(self, seed: int, kernel_noise: Mapping[str, Array], units: float = 1.0) -> Iterator[None]:
         changed = {id(t): t for t in self._tensors.values()}.values()
-        with _unchanged(self.model, []), noisy(changed, seed, kernel_noise, units):
-            yield
+        before, self._autocast.thorough = self._autocast.thorough, not self._autocast.off
+        try:
+            with _unchanged(self.model, []), noisy(changed, seed, kernel_noise, units):
+                yield
+        finally:
+            self._autocast.thorough = before
 
     def _watched(self, watch: Watch | None) -> AbstractContextManager[None]:
         known = {id(m): self.modules[path] for path, m in self._objects.items()}

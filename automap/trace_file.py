@@ -31,7 +31,7 @@ from automap.outline import Step
 from automap.power import Weight
 from automap.precision import LOW, ran_as
 from automap.probing import InputSpec, Probe, parse_input
-from automap.running import AUTOCAST, Module
+from automap.running import MIXED, Module
 from automap.seeding import seeded_weights
 from automap.stored import Held, Stored
 from automap.tracing import Call, Fingerprint, Trace
@@ -188,7 +188,8 @@ class Recorded:
 
     def remarks(self) -> tuple[str, ...]:
         own = {p.dtype for p in self.listing}
-        return (AUTOCAST.format(self.dtype),) if self.dtype in ("float16", "bfloat16") and self.dtype not in own else ()
+        how = "by torch.autocast, or as its forward casts to it"
+        return (MIXED.format(self.dtype, how),) if self.dtype in LOW and self.dtype not in own else ()
 
     def feed(self, activations: Activations) -> Feed | None:
         members = self.record.activations

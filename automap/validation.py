@@ -212,6 +212,7 @@ class Run:
             state = self.torch.state()
             expected = [self.torch.run(x, self.torch_forward) for x in drawn]
             spread = self.spread(drawn, expected) if self.rtol is None else {}
+        self.mindspore.expect(self.torch.dtype)
         made = self.converted(state)
         try:
             with self.mindspore.holding(made):

@@ -199,14 +199,16 @@ class Live:
         """How far rounding and the error of kernels move what each module sees, and each output."""
         from automap import torch_tracing
 
-        # What autocast computes in is known only now that the network has run.
-        self.dtype = self.runner.dtype
-        least = max(LEAST_TOLERANCE, *(5 * TOLERANCE.get(d, 0.0) for d in (self.dtype, *self._coarsest)))
         count = len(trace.calls)
         try:
             noisy = functools.partial(self._run_with_noise, self.seeds[0])
             moved, other = torch_tracing.trace(self.runner, inputs, self._forward, noisy)
         except AutomapError:  # a network that cannot be watched so (a compiled one): the table stands
+            moved = other = None
+        # What its forward computes in is known only now that the network has run.
+        self.dtype = self.runner.dtype
+        least = max(LEAST_TOLERANCE, *(5 * TOLERANCE.get(d, 0.0) for d in (self.dtype, *self._coarsest)))
+        if other is None:
             return Account(trace, (10 * least,) * count, {})
         tolerance = [least] * count
         if [c.path for c in trace.calls] == [c.path for c in other.calls]:
