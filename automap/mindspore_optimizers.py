@@ -53,7 +53,7 @@ def described(optimizer: Any) -> MindSporeOptimizer:
         inner = described(optimizer.opt)
         if "momentum_buffer" not in inner.kind.slots:
             raise ConversionError(f"LARS around {inner.kind.name} is not known: give Momentum or SGD")
-        lars = replace(inner.kind, name="LARS", unproven=kind.unproven)
+        lars = replace(inner.kind, name="LARS", unproven=kind.unproven, by_norm=kind.by_norm)
         settings = _settings_of_lars(optimizer, inner)
         return MindSporeOptimizer(
             lars,

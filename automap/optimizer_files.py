@@ -140,7 +140,8 @@ def _to_torch(
     groups = []
     for g, (group, members) in enumerate(zip(state.groups, state.members, strict=True)):
         plain = {key: value for key, value in group.items() if _is_plain(value)}
-        groups.append({**plain, "lr": carried.rates.get(g, group.get("lr")), "params": list(members)})
+        counted = {"step": carried.step} if edge.counts_in_group(group) and carried.step is not None else {}
+        groups.append({**plain, **counted, "lr": carried.rates.get(g, group.get("lr")), "params": list(members)})
     beside: dict[str, Any] = {"optimizer": {"state": state_dict, "param_groups": groups}}
     if carried.step is not None:
         beside["step"] = carried.step

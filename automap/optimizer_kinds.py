@@ -64,6 +64,7 @@ class Kind:
         scaled: whether the momentum buffer has the learning rate in it already.
         lacks: what it does otherwise than PyTorch at every step, in words, or ``""``.
         unproven: why no test here runs it, or ``""``.
+        by_norm: whether a step depends on the norms of the whole parameter.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Kind:
     scaled: bool = False
     lacks: str = ""
     unproven: str = ""
+    by_norm: bool = False
 
 
 _PLAIN = {"maximize": False}
@@ -133,6 +135,7 @@ KINDS = {
             {"exp_avg": ("lamb_m", "moments1"), "exp_avg_sq": ("lamb_v", "moments2")},
             fixed=_PLAIN,
             unproven=_NO_KERNEL,
+            by_norm=True,
         ),
         Kind(
             "LARS",
@@ -140,6 +143,7 @@ KINDS = {
             fixed={**_PLAIN, "dampening": 0.0},
             momentum=True,
             unproven=_NO_KERNEL,
+            by_norm=True,
         ),
         Kind(
             "experimental.SGD",

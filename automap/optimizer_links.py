@@ -81,6 +81,18 @@ def moment_chain(entry: Entry) -> tuple[Transform, ...]:
     return tuple(t for t in entry.transform if t.op != "cast")
 
 
+def joined(entries: Iterable[Entry], kind: str) -> list[str]:
+    """A sentence on the first entry of several parameters, where an optimizer looks at the norm of each one."""
+    several = [entry for entry in entries if len(entry.torch) != len(entry.mindspore)]
+    if not several:
+        return []
+    more = f" and {len(several) - 1} more entries" if len(several) > 1 else ""
+    first = f"{', '.join(several[0].torch)} -> {', '.join(several[0].mindspore)}"
+    return [
+        f"{kind} scales a step by the norms of the whole parameter, which is not the same one in both: {first}{more}"
+    ]
+
+
 def theirs_of(mapped: Iterable[str], names: Sequence[str]) -> dict[str, str]:
     """The optimizer's name of each MindSpore parameter that the mapping has and the optimizer trains."""
     mapped, known = list(mapped), set(names)

@@ -22,7 +22,7 @@ from automap.errors import ConversionError, TransformError
 from automap.executing import Findings, change, finish
 from automap.mapping import Entry
 from automap.mapping import Mapping as ParameterMapping
-from automap.optimizer_links import moment_chain, positions_of, shapes_before, theirs_of, torch_shapes
+from automap.optimizer_links import joined, moment_chain, positions_of, shapes_before, theirs_of, torch_shapes
 from automap.optimizer_settings import differing, settings
 from automap.optimizer_state import (
     Listed,
@@ -323,6 +323,9 @@ class _Job:
         self._compare()
         if kind.lacks and held:
             self._differ(kind.lacks)
+        if kind.by_norm:
+            for what in joined([entry for entry, _ in self.entries], kind.name):
+                self._differ(what)
         for key, what in self.target.defects.items():
             if any(group.get(key) for group in self.state.groups):
                 self._differ(what)

@@ -18,7 +18,7 @@ from automap.errors import ConversionError, TransformError
 from automap.mapping import Entry
 from automap.mapping import Mapping as ParameterMapping
 from automap.optimizer_kinds import TORCH_KEEPS, Kind, kind_called, kind_in, split_state
-from automap.optimizer_links import moment_chain, positions_of, theirs_of, torch_shapes
+from automap.optimizer_links import joined, moment_chain, positions_of, theirs_of, torch_shapes
 from automap.optimizer_settings import differing, settings
 from automap.optimizer_state import Listed, MindSporeOptimizer, OptimizerReport, TorchState, read_state, torch_kind
 from automap.optimizers import _edge, arrays_of
@@ -317,6 +317,8 @@ class _Back:
             self.differs[what] = None
         if found.lacks and rows:
             self.differs[found.lacks] = None
+        if found.by_norm or self.kind in ("LAMB", "LARS"):
+            self.differs |= dict.fromkeys(joined(self.entries, self.kind))
         if self.given.rates:
             listed = ", ".join(f"{rate:g}" for rate in self.given.rates)
             self.differs[

@@ -58,6 +58,11 @@ def shapes_of(optimizer: torch.optim.Optimizer) -> list[tuple[int, ...]]:
     return [tuple(p.shape) for group in optimizer.param_groups for p in group["params"]]
 
 
+def counts_in_group(group: Mapping[str, Any]) -> bool:
+    """Whether a group belongs to an optimizer that counts its steps there, as LAMB of other packages does."""
+    return bool({"trust_clip", "always_adapt", "clamp_value", "adam"} & group.keys())
+
+
 def counts(optimizer: torch.optim.Optimizer) -> bool:
     """Whether it counts its steps, for each parameter."""
     return not isinstance(optimizer, torch.optim.SGD)
@@ -86,4 +91,7 @@ def load(
             state[i]["step"] = torch.tensor(float(step or 0))
     for g, rate in rates.items():
         own["param_groups"][g]["lr"] = rate
+    for group in own["param_groups"]:
+        if step is not None and counts_in_group(group):
+            group["step"] = step
     optimizer.load_state_dict({"state": state, "param_groups": own["param_groups"]})
