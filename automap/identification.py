@@ -126,8 +126,10 @@ class Identifier(Search):
         if seen.call < 0 or max(seen.before, seen.after) > self.tolerance[seen.call]:
             return False
         bits = self.trace.calls[seen.call].seen
+        # Its own parameters, too: what is left when others have chosen is told no better than what they chose.
+        mine = bits | self._bits_of(seen.option.paths)
         return not self._loose(bits) and not any(
-            c.cell == cell or c.among & bits for c in self._stack if not c.confirmed and not c.silent
+            c.cell == cell or c.among & mine for c in self._stack if not c.confirmed and not c.silent
         )
 
     # -------------------------------------------------------------------------------------------------------- one cell

@@ -332,8 +332,10 @@ class Search:
         two parallel branches that were taken for each other, every cell agrees with its counterpart's, up to where
         the branches meet.
         """
-        bits &= ~self._forced
+        fed, bits = bits & self._forced, bits & ~self._forced
         pending = [c for c in self._stack if not c.confirmed and c.among & bits]
+        if fed and any(c.far_fetched for c in pending):
+            return  # what was fed was fed in some order, and other rows made up for it
         if any(c.among & ~bits and not c.silent for c in pending):
             return
         if not self._loose(bits):

@@ -56,21 +56,21 @@ def noisy(
     bits = {kind: (drawn > 0).to(kind) for kind in {_BITS[t.dtype][0] for t in flipped}}
     before = [t.data for t in others]
     done: list[torch.Tensor] = []
-    with _KernelNoise(kernel_noise, noise):
-        try:
-            with torch.no_grad():
-                for tensor in flipped:
-                    _flip(tensor, bits)
-                    done.append(tensor)
-                for tensor in others:
-                    size = units * torch.finfo(tensor.dtype).eps
-                    tensor.data = torch.addcmul(tensor.data, tensor.data, noise(tensor), value=size)
-            yield
-        finally:
-            for tensor, data in zip(others, before, strict=True):
-                tensor.data = data
-            for tensor in reversed(done):
+    try:
+        with torch.no_grad():
+            for tensor in flipped:
                 _flip(tensor, bits)
+                done.append(tensor)
+            for tensor in others:
+                size = units * torch.finfo(tensor.dtype).eps
+                tensor.data = torch.addcmul(tensor.data, tensor.data, noise(tensor), value=size)
+        with _KernelNoise(kernel_noise, noise):  # only now: it takes longer than what it watches
+            yield
+    finally:
+        for tensor, data in zip(others, before, strict=True):
+            tensor.data = data
+        for tensor in reversed(done):
+            _flip(tensor, bits)
 
 
 def _flip(tensor: torch.Tensor, bits: Mapping[torch.dtype, torch.Tensor]) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
-from scipy.linalg.blas import dasum, sasum
 
 from automap.dtypes import Array
 from automap.running import Module
 from automap.seeding import generator
 
-#: Elements that are looked at together: they and what is computed from them stay in the cache of a core.
-_CHUNK = 1 << 15
+#: Elements of one product of vectors or matrices: so few that OpenBLAS starts no threads for it, which would wait for
+#: those of the frameworks longer than they compute.
+_CHUNK = 1 << 13
+#: Elements that are read several times while they are in the cache.
+_CACHED = 1 << 17
 #: How far the projections of two axes may be apart, relative to their spread, that are in the same order.
 _SAME_ORDER = 0.1
 #: An axis whose slices hardly differ, relative to the scale of the elements, has no order to be told.
@@ -52,42 +56,63 @@ def fingerprint(array: Array) -> Fingerprint:
         array = np.stack((array.real, array.imag), axis=-1)
     # The order of elements is of no consequence, so the one in memory will do.
     flat = array.ravel(order="K")
-    size, total = flat.size, np.zeros(4)
-    low, high = math.inf, -math.inf
-    kind = np.dtype(np.float64) if whole else np.result_type(array.dtype, np.float32)
-    room = np.empty(min(size, _CHUNK), kind)
-    for start in range(0, size, _CHUNK):
-        x = np.ascontiguousarray(flat[start : start + _CHUNK], dtype=kind)
-        sums = _sums(x, room)
-        # Elements of masks are infinite, or as large as their type allows.
-        if not all(map(math.isfinite, sums)):
-            x = x[np.isfinite(x)].astype(np.float64)
-            if not x.size:
-                continue
-            sums = _sums(x)
-        total += sums
-        low, high = min(low, float(x.min())), max(high, float(x.max()))
+    size = flat.size
+    sums, low, high = _plain_sums(flat, whole) or _finite_sums(flat, whole)
     if low > high:  # nothing in it
         return Fingerprint(size, (0.0,) * 6, whole)
-    mean, absolute, square_mean, cube = (total / size).tolist()
+    mean, absolute, square_mean, cube = (s / size for s in sums)
     axes = () if whole else tuple(_axes(array))
     return Fingerprint(size, (mean, absolute, math.sqrt(square_mean), cube, low, high), whole, axes)
 
 
-def _sums(x: Array, room: Array | None = None) -> tuple[float, float, float, float]:
-    """The sums of a few elements, of their absolute values, their squares and their cubes.
+def _kind(flat: Array, whole: bool) -> np.dtype[Any]:
+    return np.dtype(np.float64) if whole else np.result_type(flat.dtype, np.float32)
 
-    Without ``room`` for the squares, new memory is taken, which takes longer than all the rest.
-    """
+
+#: The sums of some elements, of their absolute values, their squares and their cubes; the least and the greatest.
+_Sums = tuple[tuple[float, float, float, float], float, float]
+
+
+def _plain_sums(flat: Array, whole: bool) -> _Sums | None:
+    """The sums of all elements, or None if they are not finite: the short way, for it is taken for every tensor."""
+    kind = _kind(flat, whole)
+    total, room = np.zeros(4), _room(kind.char)
+    low, high = math.inf, -math.inf
     with np.errstate(over="ignore", invalid="ignore"):
-        square = np.multiply(x, x, out=None if room is None else room[: x.size])
-        # Products of vectors: many times as fast as sums are, of which two read what has just been written.
-        return (
-            float(np.dot(_ones(x.size, x.dtype.char), x)),
-            float(dasum(x) if x.dtype == np.float64 else sasum(x)),
-            float(np.dot(x, x)),
-            float(np.dot(square, x)),
-        )
+        for start in range(0, flat.size, _CACHED):
+            x = flat[start : start + _CACHED].astype(kind, copy=False)
+            low, high = min(low, float(x.min())), max(high, float(x.max()))
+            full = x.size // _CHUNK * _CHUNK
+            for part in (x[:full].reshape(-1, _CHUNK), x[full:].reshape(1, -1)):
+                if part.size:
+                    other = room[: part.size].reshape(part.shape)
+                    ones = _ones(part.shape[1], kind.char)
+                    total[0] += _products(part, ones)
+                    total[1] += _products(np.abs(part, out=other), ones)
+                    total[2] += _products(part, part)
+                    total[3] += _products(np.multiply(part, part, out=other), part)
+    if not flat.size or not np.isfinite(total).all():
+        return None
+    first, second, third, fourth = total.tolist()
+    return (first, second, third, fourth), low, high
+
+
+def _products(a: Array, b: Array) -> float:
+    """The sum of the products of elements, row by row: products of vectors are many times as fast as sums are."""
+    return float(np.matmul(a[:, None, :], b[..., None]).sum(dtype=np.float64))
+
+
+def _finite_sums(flat: Array, whole: bool) -> _Sums:
+    """The same of the finite elements: those of masks are infinite, or as large as their type allows."""
+    total, low, high = np.zeros(4), math.inf, -math.inf
+    for start in range(0, flat.size, _CHUNK):
+        part = flat[start : start + _CHUNK]
+        x = part[np.isfinite(part)].astype(np.float64)
+        if x.size:
+            with np.errstate(over="ignore", invalid="ignore"):
+                total += x.sum(), np.abs(x).sum(), (x**2).sum(), (x**3).sum()
+            low, high = min(low, float(x.min())), max(high, float(x.max()))
+    return (*map(float, total),), low, high  # type: ignore[return-value]
 
 
 def _axes(array: Array) -> Iterator[tuple[int, float, float]]:
@@ -99,23 +124,38 @@ def _axes(array: Array) -> Iterator[tuple[int, float, float]]:
         n = rest.shape[-1]
         rows = rest.reshape(-1, n)
         with np.errstate(over="ignore", invalid="ignore"):
+            columns, sums = _sums_of(rows)
             if n > 1:
-                means = _column_sums(rows) / (array.size / n)
+                means = columns / (array.size / n)
                 means -= means.mean()
                 found = n, float(means @ _projection(n)), float(np.linalg.norm(means))
                 if math.isfinite(found[1]) and math.isfinite(found[2]):
                     yield found
-            rest = (rows @ _ones(n, rows.dtype.char)).reshape(rest.shape[:-1])
+            rest = sums.reshape(rest.shape[:-1])
 
 
-def _column_sums(rows: Array) -> Array:
-    """The sums of columns, of a few rows at a time, so that little is lost to rounding."""
-    few = max(1, _CHUNK // rows.shape[1])
-    total = np.zeros(rows.shape[1])
-    for start in range(0, len(rows), few):
-        some = rows[start : start + few]
-        total += _ones(len(some), rows.dtype.char) @ some
-    return total
+def _sums_of(rows: Array) -> tuple[Array, Array]:
+    """The sums of columns and of rows, of a few rows at a time, so that little is lost to rounding."""
+    count, n = rows.shape
+    char = rows.dtype.char
+    few = max(1, min(count, _CHUNK // n))
+    full = count // few * few
+    columns = np.matmul(_ones(few, char), rows[:full].reshape(-1, few, n)).sum(0, dtype=np.float64)
+    if full < count:
+        columns += _ones(count - full, char) @ rows[full:]
+    return columns, np.matmul(rows[:, None, :], _ones(n, char)[:, None])[:, 0, 0]
+
+
+_rooms = threading.local()
+
+
+def _room(dtype: str) -> Array:
+    """Memory for what is computed from the elements; taken once, for new memory takes longer than all the rest."""
+    room: Array | None = getattr(_rooms, dtype, None)
+    if room is None:
+        room = np.empty(_CACHED, dtype)
+        setattr(_rooms, dtype, room)
+    return room
 
 
 @lru_cache(maxsize=64)

@@ -111,3 +111,22 @@ def test_a_weight_used_without_its_layer(program: Program, names: Names, seed: i
     assert complaints(pair, mapping) == []
     assert mapping.proof is not None
     assert mapping.proof.status == "proven"
+
+
+EXPERTS = Step("experts", n=3, act="gelu", bias=False)
+AGAIN = Step("add", ((Step("again", n=1),), (Step("linear", bias=False),)))
+
+
+@pytest.mark.parametrize(
+    ("body", "seed"),
+    [
+        # What is left for an expert when others have chosen says no more than their choices, which nothing confirms.
+        pytest.param((EXPERTS,), 10, id="the last one"),
+        # The gate's rows in another order make up for experts that were fed with what other ones saw.
+        pytest.param((AGAIN, EXPERTS), 12, id="fed"),
+    ],
+)
+def test_experts_of_a_faulty_port(body: tuple[Step, ...], seed: int) -> None:
+    pair = build(Program("patches", body, token=True), "random", "shuffled", seed=seed, fault="act")
+    mapping = infer(pair.torch, pair.mindspore, inputs=pair.inputs)
+    assert complaints(pair, mapping) == []
