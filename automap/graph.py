@@ -117,6 +117,15 @@ class Listing:
         return {p.name: p for p in self.parameters}
 
     @cached_property
+    def _places(self) -> dict[str, int]:
+        return {p.name: i for i, p in enumerate(self.parameters)}
+
+    def first(self, name: str) -> str:
+        """The first name, in definition order, of the parameter that has this one: tied ones have several."""
+        aliases = self.by_name[name].aliases
+        return min((name, *aliases), key=self._places.__getitem__) if aliases else name
+
+    @cached_property
     def fingerprint(self) -> str:
         """``sha256:…`` over names, shapes and dtypes in order: it changes whenever the model's listing does."""
         h = hashlib.sha256()

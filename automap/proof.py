@@ -16,21 +16,18 @@ from typing import TYPE_CHECKING, Any
 
 from automap import comparison, conversion, exercise, outline_doctor
 from automap.activations import Activations
-from automap.arrangements import Way, shape_key
+from automap.arrangements import Way
 from automap.comparison import Comparison
 from automap.dtypes import Array
 from automap.effective import Effective
 from automap.errors import InputError, TransformError
-from automap.evidence import Proof
 from automap.graph import Listing
 from automap.identification import Identified, Identifier, Seen
+from automap.judgement import Judge, agree, port_differs
 from automap.mapping import Entry, Mapping
-from automap.names import is_framework_word
-from automap.power import Weight
 from automap.probing import InputsLike
 from automap.running import Forward, Module, Runner
 from automap.transforms import Transform, shape_after
-from automap.weights import some
 from automap.witness import Account, Port, Testimony, Witness
 
 if TYPE_CHECKING:
@@ -89,7 +86,6 @@ class Prover:
         self.witness, self.runner, self.target, self.request = witness, runner, target, request
         self.static, self.settle = static, settle
         self.start = static  # what MindSpore has before a cell is told
-        self.places = {p.name: i for i, p in enumerate(witness.listing)}
         self.spread: dict[str, float] = {}
         self.floor = 0.0
         self.comparisons: list[Comparison] = []
@@ -133,11 +129,22 @@ class Prover:
                     self._examine(mapping, further)
                 else:
                     self._examine_refusal(mapping, further, refused)
-                if run == len(self.witness.seeds) - 1 and (self._agree() or self._explained()):
+                if run == len(self.witness.seeds) - 1 and (agree(self.comparisons) or self._explained()):
                     say("Looking for parameters without an effect")
                     weight = self.witness.weight(further, lambda where, a: self._allowed(where, a, a))
                     self.idle_pieces = self._idle_pieces(mapping, further)
-        return self._judged(mapping, found, weight)
+        known = () if self.request.ignore_names else self.static.entries
+        return Judge(
+            self.witness,
+            self.runner,
+            self.target,
+            known,
+            self.request.ignore_names,
+            self.comparisons,
+            self.opinions,
+            self.floor,
+            self.idle_pieces,
+        ).judged(mapping, found, weight)
 
     def _idle_pieces(self, mapping: Mapping, testimony: Testimony) -> frozenset[str]:
         """Of what the port keeps apart, the pieces that have no effect on its outputs."""
@@ -188,14 +195,10 @@ class Prover:
         """Whether all that differs was found, and is the port's, and the outputs agree once it is repaired."""
         least = max(comparison.TOLERANCE.get(d, 0.0) for d in (self.witness.dtype, self.runner.dtype))
         allowed = min((c.allowed / c.scale for c in self.comparisons if c.scale), default=least)
-        return self._port_differs() and all(
+        return port_differs(self.opinions) and all(
             o is not None and o.exit_code == 3 and o.repaired is not None and o.repaired <= allowed
             for o in self.opinions
         )
-
-    def _port_differs(self) -> bool:
-        """Whether every cause is one of the port, and none could as well be a wrong mapping."""
-        return all(f.ports_own for o in self.opinions if o is not None for f in o.findings)
 
     # --------------------------------------------------------------------------------------------------- identification
 
@@ -262,7 +265,7 @@ class Prover:
         for i, e in enumerate(self.start.entries):
             if len(e.torch) == len(e.mindspore) == 1 and e.mindspore[0] not in told:
                 t, m = self.witness.listing.by_name[e.torch[0]], self.target.by_name[e.mindspore[0]]
-                if e.torch[0] not in (self.request.pins or {}) and self._first(t.name) in reached:
+                if e.torch[0] not in (self.request.pins or {}) and self.witness.listing.first(t.name) in reached:
                     shapes[t.shape, m.shape].append(i)
         for group in shapes.values():
             yield from itertools.combinations(group, 2)
@@ -394,142 +397,6 @@ class Prover:
     def _allowed(self, where: str, a: Array, b: Array) -> float:
         dtypes = (self.witness.dtype, self.runner.dtype, a.dtype.name, b.dtype.name)
         return comparison.allowance(dtypes, comparison.scale_of(a), self.spread.get(where, 0.0))
-
-    def _agree(self) -> bool:
-        return bool(self.comparisons) and all(c.passed for c in self.comparisons)
-
-    # -------------------------------------------------------------------------------------------------------- judgement
-
-    def _judged(self, mapping: Mapping, found: Identified, weight: Weight | None) -> Mapping:
-        """The mapping with what was proven about each entry."""
-        ran = {name for s in found.seen.values() if s.call >= 0 for name in s.option.torch}
-        sound = {name for cell in found.sound for name in found.seen[cell].option.torch}
-        entries = []
-        known = () if self.request.ignore_names else self.static.entries
-        sure_before = {(e.torch, e.mindspore) for e in known if not e.review}
-        lone = self._lone(mapping)
-        if weight is not None:
-            twins = {a: b for a, b in weight.alike} | {b: a for a, b in weight.alike}
-            by_layer = self._by_layer(found, weight.idle | twins.keys())
-        trace = self.witness.account().trace
-        reached = set(trace.of_bits(trace.given))
-        for e in mapping.entries:
-            names = {self._first(n) for n in e.torch}
-            told = names <= found.confirmed
-            if weight is None:
-                alone = names <= sound and (e.torch, e.mindspore) in sure_before | lone
-                entries.append(self._traced(e, (told and names <= ran) or alone, bool(names & reached)))
-                continue
-            idle = [n for n in e.torch if self._first(n) in weight.idle]
-            idle += [n for n in e.mindspore if n in self.idle_pieces]
-            partly = bool(idle) and not names <= weight.idle
-            shown = (0.5 if partly else 0.0) if idle else 1.0 if told else 0.5
-            evidence = {**e.evidence, "execution": shown}
-            if not idle and names.isdisjoint(twins):
-                evidence["proven"] = "forward"
-                sure = max(e.confidence, 0.9999)
-                entries.append(replace(e, evidence=evidence, review=False, why="", confidence=sure))
-            elif names & by_layer or (e.torch, e.mindspore) in sure_before:
-                entries.append(replace(e, evidence=evidence))
-            else:
-                why = e.why or "without an effect on the outputs of these runs, so nothing proves it"
-                if partly and not e.why:
-                    why = f"{some(idle)} without an effect on the outputs of these runs, so nothing proves this part"
-                if twin := next((twins[n] for n in names if n in twins), None):
-                    why = f"{twin} can be exchanged with it without an effect on the outputs"
-                doubt = min(e.confidence, 0.75)
-                entries.append(replace(e, evidence=evidence, review=True, why=why, confidence=doubt))
-        if weight is not None:
-            self._spare(entries, mapping)
-        return replace(mapping, entries=tuple(entries), proof=self._proof(mapping, found, weight))
-
-    def _spare(self, entries: list[Entry], before: Mapping) -> None:
-        """No review of what several layers have beside weights that are proven: these told which layers they are."""
-        own = {
-            name: a
-            for modules in (self.witness.account().trace.modules, self.runner.modules)
-            for m in modules.values()
-            for a, name in m.own
-        }
-        told = exercise.beside_proven(entries, lambda name: own.get(name, name.rpartition(".")[2]))
-        for i, (e, old) in enumerate(zip(entries, before.entries, strict=True)):
-            if (e.torch, e.mindspore) in told:
-                entries[i] = replace(e, review=False, why="", confidence=max(old.confidence, 0.99))
-
-    def _lone(self, mapping: Mapping) -> set[tuple[tuple[str, ...], tuple[str, ...]]]:
-        """The entries of whose shapes nothing is left over: a layer more, or less, in the port is none of these.
-
-        Beside one of the same shape that has no counterpart, a cell that sees and gives what a module does can still
-        be another one: the layer before it or after it is then the one too many.
-        """
-        free = {shape_key(self.witness.listing.by_name[u.name]) for u in mapping.unmatched_torch if u.alias_of is None}
-        free |= {shape_key(self.target.by_name[u.name]) for u in mapping.unmatched_mindspore}
-        return {
-            (e.torch, e.mindspore)
-            for e in mapping.entries
-            if free.isdisjoint(shape_key(self.witness.listing.by_name[name]) for name in e.torch)
-        }
-
-    def _traced(self, e: Entry, told: bool, reached: bool) -> Entry:
-        """An entry where the outputs differ: what follows the parameter may have confirmed it all the same."""
-        evidence = {**e.evidence, "execution": 1.0 if told else 0.0}
-        if told:
-            return replace(e, evidence=evidence, review=False, why="", confidence=max(e.confidence, 0.999))
-        if (reached or self.request.ignore_names) and not e.review:
-            why = "the networks differ, and nothing that follows confirms it"
-            return replace(e, evidence=evidence, review=True, why=why, confidence=min(e.confidence, 0.75))
-        return replace(e, evidence=evidence)
-
-    def _by_layer(self, found: Identified, unproven: frozenset[str] | set[str]) -> set[str]:
-        """Parameters that the frameworks' own words pair, in layers of which another parameter is proven."""
-        out = set()
-        for seen in found.seen.values():
-            ways = seen.option.ways
-            if any(self._first(name) not in unproven for name in seen.option.torch):
-                single = (
-                    way for way in ways if way.single and is_framework_word(way.torch[0].leaf, way.mindspore[0].leaf)
-                )
-                out |= {self._first(way.torch[0].name) for way in single}
-        return out
-
-    def _first(self, name: str) -> str:
-        """The first name of a tied parameter."""
-        aliases = self.witness.listing.by_name[name].aliases
-        return min((name, *aliases), key=self.places.__getitem__) if aliases else name
-
-    def _proof(self, mapping: Mapping, found: Identified, weight: Weight | None) -> Proof:
-        numbers = [c for c in self.comparisons if c.problem in ("", "values", "not a number")]
-        opinion = next((o for o in self.opinions if o is not None), None)
-        known = [o.exit_code for o in self.opinions if o is not None]
-        differs = bool(known) and len(known) == len(self.opinions) and set(known) == {3} and self._port_differs()
-        reason = ""
-        if not self._agree() and not differs:
-            form = next((c for c in self.comparisons if c.problem in ("shape", "structure", "not a number")), None)
-            reason = form.words if form is not None else ""
-            if not reason and found.apart:
-                reason = f"the first cell that sees what PyTorch does not have is {found.apart[0] or 'the network'}"
-        mapped = {self._first(name) for e in mapping.entries for name in e.torch}
-        if found.stopped and not self._agree() and not differs:
-            words = f"the search for other choices was stopped after {found.cells} computed cells"
-            reason = f"{reason}; {words}" if reason else words
-        idle = weight is not None and mapped and mapped <= weight.idle
-        if idle:
-            reason = "nothing in the mapping has an effect on the outputs"
-        weight = weight or Weight()
-        return Proof(
-            "proven" if self._agree() and not idle else "differs" if differs else "open",
-            reason,
-            self.witness.seeds,
-            self.witness.described,
-            max((c.to_scale for c in numbers), default=None),
-            self.floor,
-            min((c.allowed / c.scale for c in numbers if c.scale), default=None),
-            tuple(n for n in self.places if n in weight.idle and n in mapped),
-            tuple(pair for pair in weight.alike if mapped.issuperset(pair)),
-            () if opinion is None else tuple(f.words for f in opinion.findings),
-            max((o.repaired for o in self.opinions if o is not None and o.repaired is not None), default=None),
-            (*self.witness.remarks(), *self.runner.remarks()),
-        )
 
 
 def _exchanged(mapping: Mapping, a: int, b: int) -> Mapping:

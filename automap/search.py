@@ -262,6 +262,9 @@ class Search:
     def _give(self, cell: str, option: Option, call: int = -1, soft: bool = False) -> None:
         self._put(option)
         self._displace(option)
+        if not soft:  # what was only expected elsewhere is not there
+            for other in [c for c, s in self.found.seen.items() if s.soft and option.torch & s.option.torch]:
+                del self.found.seen[other]
         self._trail.append(cell)
         for path in option.paths:
             self._used[path] += not soft
@@ -310,12 +313,13 @@ class Search:
     def _forget(self, trail: int) -> None:
         while len(self._trail) > trail:
             cell = self._trail.pop()
-            seen = self.found.seen.pop(cell)
-            for path in seen.option.paths:
-                self._used[path] -= not seen.soft
-            for mate in seen.option.cells:
-                self.found.seen.pop(mate, None)
-                self._apart.pop(mate, None)
+            seen = self.found.seen.pop(cell, None)
+            if seen is not None:
+                for path in seen.option.paths:
+                    self._used[path] -= not seen.soft
+                for mate in seen.option.cells:
+                    self.found.seen.pop(mate, None)
+                    self._apart.pop(mate, None)
             self._apart.pop(cell, None)
             for name, way in reversed(self._undo.pop()):
                 if way is None:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from automap import comparison
 from automap.activations import Activations, Kept
+from automap.candidates import LOOSE
 from automap.comparison import SPREAD, TOLERANCE, Comparison
 from automap.dtypes import Array
 from automap.errors import AutomapError
 from automap.graph import Listing
-from automap.identification import LOOSE
 from automap.mapping import Mapping as ParameterMapping
 from automap.outline import Step, outlined
 from automap.power import Allowed, Power, Weight

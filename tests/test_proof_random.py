@@ -114,6 +114,16 @@ def test_a_weight_used_without_its_layer(program: Program, names: Names, seed: i
 
 
 EXPERTS = Step("experts", n=3, act="gelu", bias=False)
+TWO_BRANCHES = Step(
+    "residual",
+    (
+        (
+            Step("act", act="leaky"),
+            Step("offset"),
+            Step("concat", ((Step("conv", bias=False),), (Step("conv", bias=False),))),
+        ),
+    ),
+)
 AGAIN = Step("add", ((Step("again", n=1),), (Step("linear", bias=False),)))
 
 
@@ -130,3 +140,11 @@ def test_experts_of_a_faulty_port(body: tuple[Step, ...], seed: int) -> None:
     pair = build(Program("patches", body, token=True), "random", "shuffled", seed=seed, fault="act")
     mapping = infer(pair.torch, pair.mindspore, inputs=pair.inputs)
     assert complaints(pair, mapping) == []
+
+
+def test_branches_after_a_fault() -> None:
+    # The first branch is expected to be the one that the second turns out to be.
+    pair = build(Program("image", (TWO_BRANCHES,), outputs="tuple"), "renamed", "shuffled", fault="act")
+    mapping = infer(pair.torch, pair.mindspore, inputs=pair.inputs)
+    assert complaints(pair, mapping) == []
+    assert len(mapping.entries) == len(pair.truth)
