@@ -15,6 +15,7 @@ from automap.dtypes import Array
 from automap.errors import AutomapError
 from automap.experiments import Explanation, explain, name_of
 from automap.recording import SAME, Call, distance, fit
+from automap.reductions import reduced
 from automap.settings import Layer
 from automap.sightings import Edit, Fault, Run, Seen
 
@@ -65,6 +66,8 @@ class Between:
             if found is not None:
                 diagnosis.value = values[found.value] if found.value is not None else None
                 self._name(diagnosis, found, inner, window)
+        if found is None:
+            found = self._reduced(diagnosis, expected, natural, window)
         if found is None and (other := self.patient.origin(fault)) is not None:
             words = f"it gets what {other.path or 'the network'} gets or gives in PyTorch: another order"
             found = Explanation("order", words)
@@ -136,6 +139,27 @@ class Between:
                 if max(_apart(given.mean(axes), natural), _apart(made.mean(axes), expected)) < SAME / 10:
                     return call
         return None
+
+    def _reduced(
+        self, diagnosis: Diagnosis, expected: Array, natural: Array, window: Sequence[Seen]
+    ) -> Explanation | None:
+        """What is taken along some axes on one side, or another way on the other."""
+        fault = diagnosis.fault
+        assert fault is not None
+        values = dict.fromkeys(k for s in reversed(window) for k in (*s.outputs[:1], *s.inputs[:1]))
+        told = reduced(expected, natural, [self.patient.store.read(k) for k in values])
+        if told is None:
+            return None
+        found, way = told
+        if way is not None and fault.at is not None and fault.place == "input":
+
+            def function(tensor: Any) -> Any:
+                made = way.function(self.patient.mindspore.array(tensor))
+                return self.patient.tensor(made.reshape(expected.shape), tensor)
+
+            diagnosis.edits, diagnosis.fed = {fault.at: self.patient.on_input(fault, function)}, False
+            diagnosis.local = (diagnosis.local[0], 0.0)
+        return found
 
     def _missing(self, diagnosis: Diagnosis, call: Call, whole: bool = True) -> Explanation:
         """Name what is missing, and where: after what gives the value that it gets in PyTorch."""

@@ -21,6 +21,8 @@ from automap.tracing import Fingerprint, Trace, apart, distance
 
 #: A cell whose input is further than this from every module's sees something that PyTorch does not have.
 LOOSE = 0.05
+#: What speaks for a module and a cell without running them is no more than this where it leaves a doubt.
+UNSURE = 0.75
 #: Options that only shapes allow.
 MOST_BLIND = 60
 
@@ -224,6 +226,27 @@ class Candidates(Search):
             for t in way.torch
             for m in way.mindspore
         )
+
+    def _rivals(self, path: str, module: Module) -> int:
+        """The parameters, as bits, of the modules that a cell could as well be that was only guessed to be one.
+
+        They compute beside that one: neither sees what depends on the other. What is sure without running is no guess.
+        """
+        if self.rank(self.trace.modules[path], module) > UNSURE:
+            return 0
+        mine, seen, found = self._bits_of((path,)), self._seen_by(path), 0
+        for other in self.trace.calls_of:
+            bits = self._bits_of((other,)) & self.trace.given & ~self._confirmed
+            if other != path and bits and not bits & seen and self._ways(other, module):
+                found |= bits if not self._seen_by(other) & mine else 0
+        return found
+
+    def _seen_by(self, path: str) -> int:
+        """All that the inputs of a module depend on, in any of its calls, as bits."""
+        bits = 0
+        for k in self.trace.calls_of.get(path, ()):
+            bits |= self.trace.calls[k].seen
+        return bits
 
     def _nearest(self, path: str, call: int) -> int:
         """The call of a module that is nearest to a call in the order of execution."""

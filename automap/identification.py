@@ -64,6 +64,7 @@ class Identifier(Candidates):
         own = [path for path, m in runner.modules.items() if m.own]
         self._inner = {path for path in own if any(o.startswith(f"{path}.") if path else o for o in own if o != path)}
         self._instead: list[tuple[Fingerprint, Array]] = []
+        self._guesses: dict[str, int] = {}  # what else a cell may be that was fed as if it were a certain module
         self._given_by: dict[tuple[str, int], dict[str, Fingerprint]] = {}  # what the cells of one module gave
 
     # ----------------------------------------------------------------------------------------------------- the search
@@ -97,7 +98,9 @@ class Identifier(Candidates):
                 self._log.clear()
         self.found.confirmed = frozenset(self.trace.of_bits(self._confirmed))
         self.found.apart, self.found.held = tuple(self._apart), self._held
-        self.found.unsure = frozenset(c.cell for c in self._stack if len(c.options) > 1 and not c.confirmed)
+        self.found.unsure = frozenset(
+            c.cell for c in self._stack if (len(c.options) > 1 or c.guessed) and not c.confirmed
+        )
         self.found.sound = frozenset(cell for cell, seen in self.found.seen.items() if self._is_sound(cell, seen))
         return self.found
 
@@ -206,8 +209,10 @@ class Identifier(Candidates):
         call, d = calls[chosen.path]
         trail = len(self._trail)
         self._give(cell, chosen, call, soft=d == math.inf)
+        rivals = self._rivals(chosen.path, module)
+        self._guesses[cell] = rivals
         bits = self._bits_of(chosen.paths) & self.trace.given
-        self._stack.append(Choice(cell, [chosen], trail, bits, closed=True))
+        self._stack.append(Choice(cell, [chosen], trail, bits | rivals, closed=True, guessed=bool(rivals)))
         return call, d
 
     def _take(
@@ -235,7 +240,17 @@ class Identifier(Candidates):
         if len(options) > 1 or reserve is not None or not calls:
             bits = self._bits_of({path for o in options for path in o.paths})
             # What was given up before is not asked again; only what has an effect at all can be waited for.
-            choice = Choice(cell, options, trail, bits & self.trace.given, reserve, closed=cell in self._replay)
+            # Where it was guessed what the cell is, it was fed with what that module saw: now it sees just that.
+            rivals = self._guesses.get(cell, 0)
+            choice = Choice(
+                cell,
+                options,
+                trail,
+                bits & self.trace.given | rivals,
+                reserve,
+                closed=cell in self._replay,
+                guessed=bool(rivals),
+            )
             self._stack.append(choice)
         return call, d
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from automap import comparison, conversion, exercise, outline_doctor
 from automap.activations import Activations
 from automap.arrangements import Way
+from automap.candidates import UNSURE
 from automap.comparison import Comparison
 from automap.dtypes import Array
 from automap.effective import Effective
@@ -297,7 +298,12 @@ class Prover:
         """How sure the static mapping is that a module and a cell are each other's."""
         if self.request.ignore_names:
             return lambda u, v: 0.0
-        sure = {(t, m): e.confidence for e in self.static.entries for t in e.torch for m in e.mindspore}
+        sure = {
+            (t, m): min(e.confidence, UNSURE) if e.review else e.confidence
+            for e in self.static.entries
+            for t in e.torch
+            for m in e.mindspore
+        }
 
         def rank(u: Module, v: Module) -> float:
             ours, theirs = ([part for _, name in x.own for part in both.parts(name)] for x in (u, v))

@@ -100,6 +100,7 @@ class Choice:
         further: those of the options that came from the reserve.
         closed: not asked again.
         confirmed: by a value that depends on all of them.
+        guessed: whether nothing that the cell saw told that it is this module and not one that computes beside it.
     """
 
     cell: str
@@ -111,6 +112,7 @@ class Choice:
     further: list[Option] = field(default_factory=list)
     closed: bool = False
     confirmed: bool = False
+    guessed: bool = False
 
     @property
     def far_fetched(self) -> bool:
@@ -124,7 +126,7 @@ class Choice:
     @property
     def silent(self) -> bool:
         """Whether there was nothing to choose, so that it is only asked where nothing else helps."""
-        return self.reserve is not None and len(self.options) == 1
+        return self.reserve is not None and len(self.options) == 1 and not self.guessed
 
     @property
     def pending(self) -> bool:

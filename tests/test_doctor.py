@@ -444,3 +444,42 @@ def test_a_cell_that_does_a_piece_of_a_module():
     found = validate(mapping, net, port, inputs=["float32[2,4,6]"])
     assert found.exit_code == 3
     assert [(f.cause, f.mindspore, f.proven) for f in found.findings] == [("gelu", ("0.act", "1.act"), True)]
+
+
+@pytest.mark.parametrize(
+    ("pooled", "words", "proven"),
+    [
+        pytest.param(lambda x: x, "the mean over axis 1 is not taken here", True, id="missing"),
+        pytest.param(
+            lambda x: x[:, 0], "the first of axis 1 is taken here, the mean over axis 1 in PyTorch", False, id="other"
+        ),
+    ],
+)
+def test_what_is_taken_along_an_axis(pooled, words, proven):
+    import torch
+    from mindspore import nn
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.norm, self.head = torch.nn.Linear(8, 6), torch.nn.LayerNorm(6), torch.nn.Linear(6, 4)
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.norm(self.fc(x)).mean(1))
+
+    class Port(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.norm, self.head = nn.Dense(8, 6), nn.LayerNorm((6,), epsilon=1e-5), nn.Dense(6, 4)
+
+        def construct(self, x: Any) -> Any:
+            return self.head(pooled(self.norm(self.fc(x))))
+
+    same = [f"{a}.{b}" for a in ("fc", "head") for b in ("weight", "bias")]
+    mapping = Mapping.from_dict({**{n: n for n in same}, "norm.weight": "norm.gamma", "norm.bias": "norm.beta"})
+    found = validate(mapping, Net(), Port(), inputs=["float32[2,5,8]"])
+    assert found.exit_code == 3
+    assert [(f.cause, f.torch, f.mindspore, f.proven) for f in found.findings] == [
+        ("pooling", ("norm", "head"), ("norm", "head"), proven)
+    ]
+    assert words in found.findings[0].words
