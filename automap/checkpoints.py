@@ -116,6 +116,8 @@ _STATES = re.compile(
     r"|accum_update|momentum_buf)\.|exp_avg_sq_(?:row_|col_)?"
 )
 _LIKELY_STATES = re.compile(r"(?:moment|momentum|accum|stat|linear|prev|step_size|ax_?)\.|mu_product_|mu_|eta_")
+#: Two of those words beside one name say as much.
+_PAIRS = (("accum.", "stat."), ("moment.", "mean_square."))
 _PATTERNS = (_STATES, _LIKELY_STATES)
 _STEPS = re.compile(r"global_step|learning_rate(_group_\d+)?|state_step|step_t")
 _SCALARS = re.compile(
@@ -133,7 +135,11 @@ def mark_optimizer_states(params: Iterable[Param]) -> list[Param]:
     """
     params = list(params)
     names = {p.name for p in params}
-    stepped = any(_STEPS.fullmatch(p.leaf) for p in params)
+    stepped = any(_STEPS.fullmatch(p.leaf) for p in params) or any(
+        name.startswith(first) and {rest := name.removeprefix(first), second + rest} <= names
+        for name in names
+        for first, second in _PAIRS
+    )
     patterns = _PATTERNS if stepped else (_STATES,)
     # (outer, rest) of every name that has a state's prefix at its start or after a dot.
     cuts = {

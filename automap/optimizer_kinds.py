@@ -204,17 +204,19 @@ def kind_in(checkpoint: Mapping[str, Described]) -> Kind:
     """
     leaves = {name.rpartition(".")[2]: tensor for name, tensor in checkpoint.items()}
     explained: dict[str, int] = {}
+    counted: set[str] = set()
     for kind in KINDS.values():
         states = [split for name in checkpoint if (split := split_state(kind, name)) is not None]
         wanted = {*kind.slots, *kind.own} - set(kind.optional) - {"max_exp_avg_sq", "grad_avg"}
         if not wanted <= {slot for slot, _ in states}:
             continue
-        count = kind.counter
-        if count is not None:
-            held = leaves.get(count.name)
-            if held is None or (held.dtype, tuple(held.shape)) != (count.dtype, count.shape):
+        held = None if kind.counter is None else leaves.get(kind.counter.name)
+        if held is not None and kind.counter is not None:
+            if (held.dtype, tuple(held.shape)) != (kind.counter.dtype, kind.counter.shape):
                 continue
-        explained[kind.name] = len(states) + (count is not None)
+            counted.add(kind.name)
+        more = ["learning_rate"] * kind.rate + ["momentum"] * kind.momentum
+        explained[kind.name] = len(states) + (held is not None) + sum(leaf in leaves for leaf in more)
     best = [KINDS[name] for name, n in explained.items() if n == max(explained.values())]
     if not best:
         raise ConversionError(
@@ -222,8 +224,9 @@ def kind_in(checkpoint: Mapping[str, Described]) -> Kind:
             f"(kind=, --from-optimizer): {', '.join(KINDS)}"
         )
     names = " or ".join(kind.name for kind in best)
-    if len({(str(k.slots), str(k.own), k.counter, k.scaled) for k in best}) > 1:
+    if len({(str(k.slots), str(k.own), k.counter if k.name in counted else None, k.scaled) for k in best}) > 1:
         raise ConversionError(f"the states in the checkpoint may be of {names}: name it (kind=, --from-optimizer)")
     first = best[0]
     fixed = {key: value for key, value in first.fixed.items() if all(k.fixed.get(key) == value for k in best)}
-    return replace(first, name=names, fixed=fixed, unproven=first.unproven if all(k.unproven for k in best) else "")
+    unproven = first.unproven if all(k.unproven for k in best) else ""
+    return replace(first, name=names, fixed=fixed, unproven=unproven, rate=all(k.rate for k in best))

@@ -64,7 +64,8 @@ def apply_optimizer(
             them itself and they cannot be told by order and shapes.
         network: PyTorch's network, or its state dict, for the order of the parameters; the mapping tells it otherwise.
         step: how many steps were made, where PyTorch's optimizer does not count them (SGD).
-        kind: of the MindSpore optimizer, such as ``"Momentum"``, where a checkpoint is all that there is of it.
+        kind: of the MindSpore optimizer, such as ``"Momentum"``, where a checkpoint is all that there is of it, and the
+            names in it leave that open.
 
     Raises:
         ConversionError: the optimizer is of no known kind; the positions cannot be told; an entry's transform computes

@@ -255,11 +255,27 @@ def test_the_kind_is_told_by_the_names_or_asked_for() -> None:
     assert kind_in(of("accum", global_step="int32")).name == "Adagrad"
     assert kind_in(of("accum", step_t="")).name == "experimental.Adagrad"
     assert kind_in(of("mean_square", "moment", global_step="int32")).name == "RMSProp"
-    assert kind_in(of("mean_square", "moment")).name == "experimental.RMSprop"
+    # Without any count, what it would be called is no matter.
+    assert kind_in(of("moments")).name == "Momentum or LARS"
+    assert kind_in(of("accum", "stat")).name == "SGD or experimental.SGD"
+    assert kind_in(of("accum", "stat", momentum="float32")).name == "SGD"
+    with pytest.raises(ConversionError, match=r"may be of RMSProp or experimental\.RMSprop"):
+        kind_in(of("mean_square", "moment"))
     with pytest.raises(ConversionError, match=r"may be of mint\.Adam or mint\.AdamW: name it \(kind=, --from-opt"):
         kind_in(of("exp_avg", "exp_avg_sq", state_step="float32"))
     with pytest.raises(ConversionError, match=r"no states of an optimizer that is known here"):
         kind_in(of("w"))
+
+
+@pytest.mark.parametrize("kind", ["Momentum", "SGD", "experimental.SGD"])
+def test_a_momentum_comes_back_though_nobody_counted_the_steps(case: Any, kind: str) -> None:
+    _, ours = case
+    assert cli.main(["convert", "mapping.json", "c.pth", "-o", "c.ckpt", "--optimizer", kind]) == 0
+    assert cli.main([*BACK, "--optimizer", "SGD", "--torch-arg", "momentum=0.9"]) == 0
+    made = loaded("again.pth")
+    assert "step" not in made
+    for held, i in zip(ours.state.values(), range(4), strict=True):
+        assert np.array_equal(made["optimizer"]["state"][i]["momentum_buffer"], held["momentum_buffer"])
 
 
 def test_adam_without_its_steps_is_refused(case: Any, capsys: pytest.CaptureFixture[str]) -> None:
