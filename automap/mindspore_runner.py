@@ -60,7 +60,7 @@ class Runner:
         cast_to = {_MIXED[name] for t in types if (name := getattr(t, "name", "")) in _MIXED}
         coarse = floats | cast_to
         self.dtype = next((d for d in ("bfloat16", "float16", "float32", "float64") if d in coarse), "float32")
-        self.narrow = next((d for d in precision.LOW if d in floats), "")
+        self.narrow, self.mixed = precision.coarsest(floats), precision.coarsest(cast_to)
         self._low: set[str] | None = None  # what is seen of low precision, where that is looked for
         self._looked = False
         self._held = 0

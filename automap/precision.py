@@ -1,13 +1,13 @@
-"""Networks whose parameters are float16 or bfloat16: compared in float32, where rounding hides nothing.
+"""Networks that are float16 or bfloat16, or cast to it: compared in float32, where rounding hides nothing.
 
 What two right implementations of a bfloat16 network may differ by is more than most faults make. So both networks run
-with their parameters cast up in memory, which are put back afterwards; then once in their own precision, whose
-difference is reported with what that type allows.
+with their parameters cast up in memory and their own casts off, which is put back afterwards; then once in their own
+precision, whose difference is reported with what that type allows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,12 +30,18 @@ class Narrow:
     """The low precision of two networks.
 
     Attributes:
-        torch: the coarsest type of the PyTorch network's parameters, if it is a low one, or ``""``.
+        torch: the coarsest type of the PyTorch network's parameters, if it is a low one; or of what it is cast to
+            (``"cast to bfloat16"``); or ``""``.
         mindspore: that of the MindSpore network's.
     """
 
     torch: str = ""
     mindspore: str = ""
+
+    @staticmethod
+    def of(torch: Any, mindspore: Any) -> Narrow:
+        """What is known by now of the networks of two runners."""
+        return Narrow(*(r.narrow or (f"cast to {r.mixed}" if r.mixed else "") for r in (torch, mindspore)))
 
     def __bool__(self) -> bool:
         return bool(self.torch or self.mindspore)
@@ -43,7 +49,7 @@ class Narrow:
     @property
     def kind(self) -> str:
         """The coarsest type of both."""
-        return next((low for low in LOW if low in (self.torch, self.mindspore)), "")
+        return coarsest(side.split()[-1] for side in (self.torch, self.mindspore) if side)
 
     @property
     def words(self) -> str:
@@ -67,6 +73,12 @@ class Own:
     words: str
     differs: bool = False
     remarks: tuple[str, ...] = ()
+
+
+def coarsest(types: Iterable[str]) -> str:
+    """The coarsest low type of several, or ``""``."""
+    found = set(types)
+    return next((low for low in LOW if low in found), "")
 
 
 def low(dtype: str) -> str:
@@ -122,7 +134,6 @@ def own_run(
     forwards: tuple[Forward | None, Forward | None],
     kernel_noise: Callable[[], dict[str, Array]],
     seed: int,
-    kind: str,
 ) -> Own:
     """One run of both networks in their own precision.
 
@@ -136,9 +147,11 @@ def own_run(
         forwards: instead of the networks' own.
         kernel_noise: see :meth:`automap.torch_runner.Runner.run_with_noise`.
         seed: of the disturbance that tells what rounding does.
-        kind: the coarsest type.
     """
-    where = f"in {kind} itself"
+
+    def where() -> str:
+        return f"in {Narrow.of(torch, mindspore).kind} itself"
+
     try:
         with torch.holding(weights):
             if settles:
@@ -149,20 +162,20 @@ def own_run(
         with mindspore.holding(_made(mapping, state, target)):
             answer = mindspore.run(inputs, forwards[1])
     except (NotRunnableError, ConversionError) as error:
-        return Own(f"{where} nothing was compared ({error})")
+        return Own(f"{where()} nothing was compared ({error})")
     except AutomapError as error:
-        return Own(f"{where} they do not run ({error})", True)
+        return Own(f"{where()} they do not run ({error})", True)
     dtypes = (torch.dtype, mindspore.dtype)
     found = comparison.pair(expected, answer)
     if not all(np.isfinite(a).all() for _, a, _ in found.pairs if a.dtype.kind in "fc"):
-        return Own(f"{where} the outputs of PyTorch are not finite for these weights")
+        return Own(f"{where()} the outputs of PyTorch are not finite for these weights")
     made = [
         comparison.compare(w, 0, a, b, comparison.allowance(dtypes, comparison.scale_of(a), spread.get(w, 0.0)))
         for w, a, b in found.pairs
     ]
     if found.problems:
-        return Own(f"{where} they differ: {found.problems[0][1]}", True)
-    return replace(_judged(where, made), remarks=(*torch.remarks(), *mindspore.remarks()))
+        return Own(f"{where()} they differ: {found.problems[0][1]}", True)
+    return replace(_judged(where(), made), remarks=(*torch.remarks(), *mindspore.remarks()))
 
 
 def _judged(where: str, made: Sequence[comparison.Comparison]) -> Own:

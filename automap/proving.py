@@ -40,22 +40,17 @@ def prove(torch: Source, mindspore: Source, static: Mapping, settle: Settle, req
     try:
         port = mindspore_runner.Runner(mindspore.model())
         if isinstance(torch, TraceSource):
-            narrow = Narrow(torch.narrow, port.narrow)
-            # A run in low precision that was recorded says nothing of one in float32.
-            wide = bool(narrow) and not precision.low(torch.record.dtype)
             ours: Any = torch
         else:
             from automap import torch_runner
 
             ours = torch_runner.Runner(torch.model())
-            narrow = Narrow(ours.narrow, port.narrow)
-            wide = bool(narrow)
         known = listing.by_name, target.by_name
         sides = _Sides(
             ours, port, listing, target, static, lambda ways: settle(_listed(ways, *known)), request,
             mindspore_runner.kernel_noise,
         )  # fmt: skip
-        return (sides.in_float32(narrow) if wide else None) or sides.prove()[0]
+        return sides.proven()
     except NotRunnableError as error:
         return replace(static, proof=Proof("not run", str(error)))
 
@@ -72,6 +67,23 @@ class _Sides:
     settle: Settle
     request: Request
     kernel_noise: Callable[[], Any]
+
+    def proven(self) -> Mapping:
+        """The mapping, by a run in float32 where that tells more.
+
+        Raises:
+            InputError: inputs that are not understood, or that a network does not take.
+            NotRunnableError: a network cannot run here.
+        """
+        narrow = Narrow.of(self.torch, self.port)
+        # A run in low precision that was recorded says nothing of one in float32.
+        recorded = isinstance(self.torch, TraceSource) and bool(precision.low(self.torch.record.dtype))
+        if narrow and not recorded and (mapping := self.in_float32()) is not None:
+            return mapping
+        mapping = self.prove()[0]
+        # What autocast does is known only now.
+        more = not narrow and not recorded and bool(Narrow.of(self.torch, self.port))
+        return (self.in_float32() if more else None) or mapping
 
     def prove(self) -> tuple[Mapping, Probe | None]:
         """The mapping, and the inputs that both networks took.
@@ -106,7 +118,7 @@ class _Sides:
         why = f"no input is known that both networks take{refused}"
         return replace(self.static, proof=Proof("no input", why)), None
 
-    def in_float32(self, narrow: Narrow) -> Mapping | None:
+    def in_float32(self) -> Mapping | None:
         """The same with all parameters cast up; None where that is not possible, or is not float32 all the same."""
         recorded = isinstance(self.torch, TraceSource)
         with ExitStack() as stack:
@@ -127,15 +139,17 @@ class _Sides:
             if not proven and ((probe is None and not recorded) or precision.still_low(port, *others)):
                 return None
         assert mapping.proof is not None, "a proof was made"
-        notes = [narrow.words, *mapping.proof.notes]
+        notes = list(mapping.proof.notes)
+        own = None
         if probe is not None and proven:
-            self.request.progress(f"Running both networks in {narrow.kind}")
-            own = self._own(narrow, mapping, probe)
-            notes[0] += f"; {own.words}"
+            self.request.progress("Running both networks in their own precision")
+            own = self._own(mapping, probe)
             notes += [r for r in own.remarks if r not in notes]
+        words = Narrow.of(self.torch, self.port).words + ("" if own is None else f"; {own.words}")
+        notes.insert(0, words)
         return replace(mapping, proof=replace(mapping.proof, notes=tuple(notes)))
 
-    def _own(self, narrow: Narrow, mapping: Mapping, probe: Probe) -> precision.Own:
+    def _own(self, mapping: Mapping, probe: Probe) -> precision.Own:
         request = self.request
         weights = seeded_weights(self.listing, request.seed) if request.weights is None else request.weights
         forwards = request.torch_forward, request.ms_forward
@@ -144,10 +158,10 @@ class _Sides:
         sides = self.torch, self.port, self.target
         try:
             return precision.own_run(
-                *sides, mapping, drawn, weights, settles, forwards, self.kernel_noise, request.seed, narrow.kind
+                *sides, mapping, drawn, weights, settles, forwards, self.kernel_noise, request.seed
             )
         except AutomapError as error:
-            return precision.Own(f"in {narrow.kind} itself nothing was compared ({error})")
+            return precision.Own(f"in their own precision nothing was compared ({error})")
 
 
 def _listed(ways: Sequence[Way], ours: dict[str, Param], theirs: dict[str, Param]) -> list[Way]:

@@ -157,6 +157,10 @@ class Runner(Protocol):
         """
 
     @property
+    def mixed(self) -> str:
+        """The coarsest low type that its modules, or autocast in the runs so far, are set to cast to, or ``""``."""
+
+    @property
     def low(self) -> frozenset[str]:
         """The low types that a forward of :meth:`wide` gave something in all the same, as its own code says."""
 

@@ -202,6 +202,10 @@ class Runner:
             return None
 
     @property
+    def mixed(self) -> str:
+        return precision.coarsest(self._autocast.seen)
+
+    @property
     def low(self) -> frozenset[str]:
         return frozenset(self._autocast.low)
 

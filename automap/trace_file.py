@@ -111,6 +111,11 @@ class TraceSource:
         own = {p.dtype for p in self.record.listing}
         return next((low for low in LOW if low in own), "")
 
+    @property
+    def mixed(self) -> str:
+        """What autocast casts to is not recorded as such."""
+        return ""
+
     def tensors(self) -> dict[str, Stored]:
         return {name: Held(array) for name, array in self.read().items()}
 

@@ -139,7 +139,13 @@ def validate(
         per_layer,
     )
     try:
-        return _in_float32(run, probe, weights) or run.validate(probe, weights)
+        narrow = precision.Narrow.of(run.torch, run.mindspore)
+        if narrow and (result := _in_float32(run, probe, weights)) is not None:
+            return result
+        result = run.validate(probe, weights)
+        # What autocast does is known only now.
+        more = not narrow and bool(precision.Narrow.of(run.torch, run.mindspore))
+        return (_in_float32(run, probe, weights) if more else None) or result
     except NotRunnableError as error:
         verdict = f"Nothing was proven: {error}."
         described = () if probe is None else probe.describe()
@@ -377,11 +383,8 @@ class Run:
 def _in_float32(run: Run, probe: Probe | None, weights: Any) -> Validation | None:
     """The validation of networks of low precision with their parameters cast up, and of their outputs as they are.
 
-    None where the networks are of no low precision, do not run so, or compute in it all the same and do not agree.
+    None where they do not run so, or compute in low precision all the same and do not agree.
     """
-    narrow = precision.Narrow(run.torch.narrow, run.mindspore.narrow)
-    if not narrow:
-        return None
     wide = copy.copy(run)
     with precision.in_float32(run.mindspore, run.torch) as (wide.mindspore, wide.torch):
         wide.listing, wide.target = precision.widened(run.listing), precision.widened(run.target)
@@ -394,14 +397,15 @@ def _in_float32(run: Run, probe: Probe | None, weights: Any) -> Validation | Non
         if not result.passed and (refused or precision.still_low(wide.torch, wide.mindspore)):
             return None
     if wide.probe is None or any(not c.passed for c in result.outputs):
-        return dataclasses.replace(result, assumptions=(narrow.words, *result.assumptions))
+        words = precision.Narrow.of(run.torch, run.mindspore).words
+        return dataclasses.replace(result, assumptions=(words, *result.assumptions))
     seeded = weights is None
     values = seeded_weights(run.listing, run.seed) if seeded else run.given_weights(weights)
     own = precision.own_run(
         run.torch, run.mindspore, run.target, run.mapping, wide.probe.draw(run.seed, 0), values, seeded,
-        (run.torch_forward, run.ms_forward), run.kernel_noise, run.seed, narrow.kind,
+        (run.torch_forward, run.ms_forward), run.kernel_noise, run.seed,
     )  # fmt: skip
-    words = f"{narrow.words}; {own.words}"
+    words = f"{precision.Narrow.of(run.torch, run.mindspore).words}; {own.words}"
     told = (words, *result.assumptions, *(r for r in own.remarks if r not in result.assumptions))
     result = dataclasses.replace(result, assumptions=told)
     if not own.differs or not result.passed:
