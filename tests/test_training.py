@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -120,3 +121,23 @@ def test_the_page_shows_what_was_run() -> None:
         assert f"step {step:4}  train loss {run[step]:.4f}" in page
     accuracies = [line.partition("validation")[2] for line in page.splitlines() if "validation loss" in line]
     assert accuracies[0] == accuracies[1] != accuracies[2] == accuracies[3]
+    assert accuracies[4] == accuracies[5]
+    code = page.partition("## Five lines in MindSpore")[2].partition("```py\n")[2].partition("```")[0]
+    assert len(code.splitlines()) == 5
+
+
+def test_the_page_shows_what_is_asked_of_a_conversion() -> None:
+    """Forward, gradients and the first steps, as automap validate has compared them; the picture has all fifty."""
+    page = (DOCS / "training.md").read_text(encoding="utf-8")
+    found = re.search(
+        r"^The outputs agree in \d+ runs.*off by at most (\S+) of their scale; 62 gradient\(s\) agree: off by at most "
+        r"(\S+) of their scale; 50 step\(s\) of training .* agree: losses off by at most (\S+) of their value.*$",
+        page,
+        re.MULTILINE,
+    )
+    assert found is not None
+    forward, gradients, losses = map(float, found.groups())
+    assert (forward < 1e-5, gradients < 1e-4, losses < 1e-3) == (True, True, True)
+    speed = re.search(r"([\d.]+) for the low-level API, ([\d.]+) for the high-level one, a ratio of\s([\d.]+);", page)
+    assert speed is not None
+    assert float(speed[1]) / float(speed[2]) == pytest.approx(float(speed[3]), abs=0.005)
