@@ -306,6 +306,10 @@ def _next_steps(mapping: Mapping, output: str, torch: str, mindspore: str, prove
         steps.append(("settle it", f"automap infer … --pin {shlex.quote(pin)}"))
     both = f"{shlex.quote(torch)} {shlex.quote(mindspore)}"
     status = "" if mapping.proof is None else mapping.proof.status
+    if doubtful and not status:  # what listings cannot tell, a run of both networks mostly does
+        places = (torch, "PACKAGE.MODULE:NETWORK"), (mindspore, "./PORT.py:NETWORK")
+        live = [shlex.quote(s) if ":" in s and "://" not in s else words for s, words in places]
+        steps.append(("let running both tell", f"automap infer {' '.join(live)}"))
     if not proven and status != "differs" and all(":" in source for source in (torch, mindspore)):
         what, flag = ("find out what differs", " --per-layer") if status == "open" else ("run both networks", "")
         steps.append((what, f"automap validate {file} {both}{flag}"))
