@@ -19,6 +19,7 @@ import mindspore as ms
 from mindspore import ops
 
 from automap.dtypes import Array
+from automap.mindspore_equal_functions import FUNCTIONS
 from automap.mindspore_equal_layers import (
     Ints,
     Tensor,
@@ -353,4 +354,8 @@ TABLE: dict[str, Equal] = {
     "UpsampleBilinear2D": Equal(_upsample(2, "linear"), "mint.nn.functional.interpolate", _PLAIN),
     "UpsampleBicubic2D": Equal(_upsample(2, "cubic"), "mint.nn.functional.interpolate", _PLAIN),
     "FlashAttentionScore": Equal(flash_attention, "ops.flash_attention_score", _PLAIN),
+    **{
+        name: Equal(compute, called if called.startswith("Tensor.") else f"mint.{called}", by or _PLAIN)
+        for name, (compute, called, by) in FUNCTIONS.items()
+    },
 }

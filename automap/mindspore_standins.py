@@ -39,6 +39,8 @@ LACKS = (
     re.compile(r"Not found op (\w+) on device"),
     re.compile(r"Create kernelmod for op (\w+) failed"),
     re.compile(r"KernelMod Init Failed: (\w+)"),
+    re.compile(r"^(\w+) only supports Ascend"),
+    re.compile(r"'(\w+)' is not supported on this device"),
 )
 #: Messages about an operation without a kernel for an element type. A type that ordinary inputs have is the input's
 #: fault, one that only a network in low precision has is this machine's.
@@ -289,10 +291,10 @@ def _places(every: bool, modules: int) -> tuple[Place, ...]:
         every: all operations, not only those in the table.
         modules: how many are imported; with another one there may be more places.
     """
-    known = {name.lower() for name in TABLE}
+    known = {name.lower().removesuffix("ext") for name in TABLE}
 
-    def wanted(name: str) -> bool:
-        return every or name.replace("_", "").lower() in known
+    def wanted(name: str) -> bool:  # ``Mm`` is behind ``pyboost_mm_ext``, and ``SortExt`` behind ``pyboost_sort_ext``
+        return every or name.replace("_", "").lower().removesuffix("ext") in known
 
     found: list[Place] = []
     for module_name, module in list(sys.modules.items()):
@@ -311,8 +313,9 @@ def _places(every: bool, modules: int) -> tuple[Place, ...]:
                 at_home = value.__module__ == module_name  # the class is met again wherever it is imported
                 if at_home and wanted(_inner_name(value)):
                     found.append((value, "__call__", _of_inner))
-    for name in _tensor_methods() if every else ():
-        found.append((ms.Tensor, name, _of_function(f"Tensor.{name}")))
+    for name in _tensor_methods():
+        if every or f"Tensor.{name}" in TABLE:
+            found.append((ms.Tensor, name, _of_function(f"Tensor.{name}")))
     return tuple(found)
 
 
