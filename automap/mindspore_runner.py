@@ -178,8 +178,11 @@ class Runner:
         cells = [(cell, getattr(cell, "mixed_precision_type", None)) for _, cell in self.model.cells_and_names()]
         cells = [(cell, kind) for cell, kind in cells if getattr(kind, "name", "") in _MIXED]
         try:
-            for parameter, _, _ in kept:
-                parameter.set_dtype(ms.float32)
+            try:
+                for parameter, _, _ in kept:
+                    parameter.set_dtype(ms.float32)
+            except (RuntimeError, TypeError, ValueError) as error:
+                raise precision.not_cast("mindspore", error) from error
             for cell, _ in cells:
                 cell.mixed_precision_type = None
             runner = Runner(self.model)

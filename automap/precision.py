@@ -17,9 +17,9 @@ import numpy as np
 from automap import comparison, conversion
 from automap.dtypes import Array
 from automap.errors import AutomapError, ConversionError, NotRunnableError
-from automap.graph import Listing
+from automap.graph import Framework, Listing
 from automap.mapping import Mapping as ParameterMapping
-from automap.running import Forward, Inputs, Runner
+from automap.running import FRAMEWORK_NAMES, Forward, Inputs, Runner, one_line
 
 #: Element types that are cast up.
 LOW = ("bfloat16", "float16")
@@ -116,6 +116,14 @@ def in_float32(*runners: Any) -> Iterator[list[Any]]:
         return
     with runners[0].wide() as first, in_float32(*runners[1:]) as others:
         yield [first, *others]
+
+
+def not_cast(framework: Framework, error: Exception) -> NotRunnableError:
+    """The error for a network whose parameters cannot be cast."""
+    side = FRAMEWORK_NAMES[framework]
+    return NotRunnableError(
+        f"the parameters of the {side} network cannot be cast to float32: {one_line(error)}", "cast"
+    )
 
 
 def still_low(*runners: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -121,23 +120,23 @@ class _Sides:
     def in_float32(self) -> Mapping | None:
         """The same with all parameters cast up; None where that is not possible, or is not float32 all the same."""
         recorded = isinstance(self.torch, TraceSource)
-        with ExitStack() as stack:
-            runners = [self.port] if recorded else [self.port, self.torch]
-            port, *others = stack.enter_context(precision.in_float32(*runners))
-            wide = replace(
-                self,
-                torch=others[0] if others else self.torch,
-                port=port,
-                listing=precision.widened(self.listing),
-                target=precision.widened(self.target),
-            )
-            try:
+        runners = [self.port] if recorded else [self.port, self.torch]
+        try:
+            with precision.in_float32(*runners) as (port, *others):
+                wide = replace(
+                    self,
+                    torch=others[0] if others else self.torch,
+                    port=port,
+                    listing=precision.widened(self.listing),
+                    target=precision.widened(self.target),
+                )
                 mapping, probe = wide.prove()
-            except (InputError, NotRunnableError):
-                return None
-            proven = mapping.proof is not None and mapping.proof.status == "proven"
-            if not proven and ((probe is None and not recorded) or precision.still_low(port, *others)):
-                return None
+                low = precision.still_low(port, *others)
+        except (InputError, NotRunnableError):
+            return None
+        proven = mapping.proof is not None and mapping.proof.status == "proven"
+        if not proven and ((probe is None and not recorded) or low):
+            return None
         assert mapping.proof is not None, "a proof was made"
         notes = list(mapping.proof.notes)
         own = None

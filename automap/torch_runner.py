@@ -212,11 +212,14 @@ class Runner:
     @contextmanager
     def wide(self) -> Iterator[Runner]:
         low = [t for t in _tensors_of(self.model) if t.dtype in (torch.float16, torch.bfloat16)]
-        kept = [(t, t.data, t.grad) for t in low if not torch.nn.parameter.is_lazy(t)]
+        kept = [(t, t.data, t.grad if t.is_leaf else None) for t in low if not torch.nn.parameter.is_lazy(t)]
         try:
-            for tensor, data, _ in kept:
-                tensor.grad = None  # which has the element type of its parameter
-                tensor.data = data.float()
+            try:
+                for tensor, data, _ in kept:
+                    tensor.grad = None  # which has the element type of its parameter
+                    tensor.data = data.float()
+            except (RuntimeError, TypeError) as error:
+                raise precision.not_cast("torch", error) from error
             runner = Runner(self.model)
             runner._autocast = Autocast(off=True)
             yield runner

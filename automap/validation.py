@@ -386,16 +386,16 @@ def _in_float32(run: Run, probe: Probe | None, weights: Any) -> Validation | Non
     None where they do not run so, or compute in low precision all the same and do not agree.
     """
     wide = copy.copy(run)
-    with precision.in_float32(run.mindspore, run.torch) as (wide.mindspore, wide.torch):
-        wide.listing, wide.target = precision.widened(run.listing), precision.widened(run.target)
-        wide.mapping, wide.assumptions = precision.uncast(run.mapping), []
-        try:
+    try:
+        with precision.in_float32(run.mindspore, run.torch) as (wide.mindspore, wide.torch):
+            wide.listing, wide.target = precision.widened(run.listing), precision.widened(run.target)
+            wide.mapping, wide.assumptions = precision.uncast(run.mapping), []
             result = wide.validate(probe, weights)
-        except (InputError, NotRunnableError):
-            return None
-        refused = any(c.where == _REFUSED for c in result.outputs)
-        if not result.passed and (refused or precision.still_low(wide.torch, wide.mindspore)):
-            return None
+            low = precision.still_low(wide.torch, wide.mindspore)
+    except (InputError, NotRunnableError):
+        return None
+    if not result.passed and (low or any(c.where == _REFUSED for c in result.outputs)):
+        return None
     if wide.probe is None or any(not c.passed for c in result.outputs):
         words = precision.Narrow.of(run.torch, run.mindspore).words
         return dataclasses.replace(result, assumptions=(words, *result.assumptions))

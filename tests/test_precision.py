@@ -338,3 +338,64 @@ def test_products_of_low_precision_that_the_forward_casts_to(cast: str) -> None:
     proof = automap.infer(Net(*torch_net()), port, inputs="float32[64,6]").proof
     assert proof is not None
     assert proof.status == "proven", proof
+
+
+def test_parameters_that_cannot_be_cast_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the cast fails half way, everything is put back, and the networks are compared as they are."""
+    import mindspore as ms
+
+    ours, theirs = torch_net(dtype="float16"), ms_net("float16")
+    before = values_of(ours), values_of(theirs)
+    cast, last = ms.Parameter.set_dtype, theirs[2].bias
+
+    def failing(parameter: Any, dtype: Any) -> Any:
+        if parameter is last and dtype == ms.float32:
+            raise RuntimeError("no memory")
+        return cast(parameter, dtype)
+
+    monkeypatch.setattr(ms.Parameter, "set_dtype", failing)
+    result = automap.validate(NAMES, ours, theirs, inputs=["float32[8,6]"])
+    assert result.passed, str(result)
+    assert "computed in float32" not in str(result)
+    proof = automap.infer(ours, theirs, inputs="float32[8,6]").proof
+    assert proof is not None
+    assert proof.status == "proven", proof
+    assert proof.notes == ()
+    for net, state in zip((ours, theirs), before, strict=True):
+        assert_as_before(net, state)
+
+
+def test_tied_weights_and_constants_of_low_precision() -> None:
+    """A tied table stays one tensor; what is no parameter keeps its type and is not in the way."""
+    import mindspore as ms
+    import torch
+    from mindspore import nn, ops
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.norm = torch.nn.Embedding(20, 8), torch.nn.LayerNorm(8)
+            self.head = torch.nn.Linear(8, 20, bias=False)
+            self.head.weight = self.table.weight
+            self.scale = torch.full((8,), 0.3).half()
+
+        def forward(self, x: Any) -> Any:
+            return self.head(self.norm(self.table(x) * self.scale))
+
+    class Port(nn.Cell):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = nn.Embedding(20, 8, dtype=ms.float16)
+            self.norm = nn.LayerNorm((8,), epsilon=1e-5, dtype=ms.float16)
+            self.scale = ms.Tensor([0.3] * 8, ms.float16)
+
+        def construct(self, x: Any) -> Any:
+            return ops.matmul(self.norm(self.table(x) * self.scale), self.table.embedding_table.T)
+
+    ours, theirs = Net().half(), Port()
+    mapping = automap.infer(ours, theirs, inputs="int64[2,5]<20")
+    assert mapping.proof is not None
+    assert mapping.proof.status == "proven", mapping.proof
+    assert mapping.proof.notes[0].startswith("computed in float32: the networks are float16; in float16 itself ")
+    assert ours.head.weight is ours.table.weight
+    assert ours.head.weight.dtype == torch.float16
