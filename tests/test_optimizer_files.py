@@ -290,3 +290,54 @@ def test_adam_without_its_steps_is_refused(case: Any, capsys: pytest.CaptureFixt
     assert "how many steps were made is not told, and PyTorch's Adam needs it" in capsys.readouterr().err
     assert cli.main([*args, "--step", "5"]) in (0, 1)
     assert loaded("again.pth")["optimizer"]["state"][0]["step"] == 5
+
+
+def test_an_interrupted_way_back_is_resumed(case: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    from automap.staging import Staging
+
+    def interrupt(self: Staging, names: Any) -> None:
+        raise KeyboardInterrupt
+
+    assert cli.main(["convert", "mapping.json", "c.pth", "-o", "c.ckpt", "--optimizer", "Momentum", "--step", "2"]) == 0
+    given: dict[str, Any] = {"reverse": True, "optimizer": "SGD", "optimizer_args": {"momentum": 0.9}}
+    with monkeypatch.context() as patched:
+        patched.setattr(Staging, "commit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            automap.convert("mapping.json", "c.ckpt", "again.pth", **given)
+    # Another setting is another conversion, though no tensor differs.
+    with pytest.raises(ConversionError, match="is of another conversion"):
+        automap.convert("mapping.json", "c.ckpt", "again.pth", **(given | {"optimizer_args": {"nesterov": False}}),
+                        resume=True)  # fmt: skip
+    done = automap.convert("mapping.json", "c.ckpt", "again.pth", **given, resume=True)
+    assert (done.resumed, done.verified) == (1, 8)
+    assert loaded("again.pth")["optimizer"]["param_groups"][0]["momentum"] == 0.9
+
+
+def test_joined_weights_take_the_order_of_the_network(tmp_path: Path) -> None:
+    """PyTorch's optimizer knows positions alone, and a mapping that joins weights does not tell their order."""
+    import torch
+
+    from automap.mapping import Entry, Mapping, Side
+    from automap.sources import write_tensors
+    from automap.transforms import Transform
+
+    join = (Transform("concat", {"axis": 0, "sizes": [2, 2]}),)
+    entries = (Entry(("q.weight", "k.weight"), ("qk.weight",), join), Entry(("o.weight",), ("o.weight",)))
+    mapping = Mapping(Side("", 3, ""), Side("", 2, ""), entries)
+    rng = np.random.default_rng(0)
+    names = {"qk.weight": (4, 3), "o.weight": (2, 3), "moments.qk.weight": (4, 3), "moments.o.weight": (2, 3)}
+    held = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in names.items()}
+    numbers = {"global_step": np.array([4], np.int32), "learning_rate": np.array(0.1, np.float32)}
+    write_tensors(tmp_path / "c.safetensors", held | numbers, "mindspore")
+    given: dict[str, Any] = {"reverse": True, "optimizer": "SGD", "optimizer_args": {"momentum": 0.9}}
+    with pytest.raises(ConversionError, match=r"the order of PyTorch's parameters cannot be told.*--target"):
+        automap.convert(mapping, tmp_path / "c.safetensors", tmp_path / "c.pth", **given)
+    net = torch.nn.ModuleDict({name: torch.nn.Linear(3, 2, bias=False) for name in ("q", "o", "k")})
+    automap.convert(mapping, tmp_path / "c.safetensors", tmp_path / "c.pth", **given, target=net)
+    made = loaded(str(tmp_path / "c.pth"))
+    optimizer = torch.optim.SGD(net.parameters(), 1.0)
+    optimizer.load_state_dict(made["optimizer"])
+    moments = held["moments.qk.weight"]
+    for name, expected in (("q", moments[:2]), ("k", moments[2:]), ("o", held["moments.o.weight"])):
+        assert np.array_equal(optimizer.state[net[name].weight]["momentum_buffer"].numpy(), expected)
+    assert optimizer.param_groups[0]["lr"] == 0.1
