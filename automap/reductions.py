@@ -37,7 +37,7 @@ def _over(function: Callable[..., Array], axes: tuple[int, ...]) -> Callable[[Ar
     return lambda x: np.asarray(function(x, axis=axes))
 
 
-def reductions(dims: int) -> Iterator[Reduction]:
+def ways_to_reduce(dims: int) -> Iterator[Reduction]:
     """The ways to reduce a value with so many axes; samples, along the first one, are left apart."""
     single = [(a,) for a in range(1, dims)]
     several = [axes for n in range(2, dims) for axes in itertools.combinations(range(1, dims), n)]
@@ -82,7 +82,7 @@ def _way(of: Array, target: Array) -> Reduction | None:
     if not target.size or of.size % target.size or not np.isfinite(of).all():
         return None
     near: list[tuple[float, int, Reduction]] = []
-    for i, way in enumerate(reductions(of.ndim)):
+    for i, way in enumerate(ways_to_reduce(of.ndim)):
         made = way.function(of)
         if made.size == target.size and (apart := distance(target, made.reshape(target.shape))) < _NEAR:
             near.append((apart, i, way))
