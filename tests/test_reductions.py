@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from automap.reductions import reduced, reductions
+from automap.reductions import reduced, ways_to_reduce
 
 X = np.random.default_rng(0).standard_normal((2, 6, 5, 4)).astype(np.float32)
 
 
-@pytest.mark.parametrize("number", range(len(list(reductions(4)))))
+@pytest.mark.parametrize("number", range(len(list(ways_to_reduce(4)))))
 def test_each_is_told(number: int) -> None:
-    way = list(reductions(4))[number]
+    way = list(ways_to_reduce(4))[number]
     told = reduced(way.function(X), X)
     assert told is not None
     explanation, repair = told
