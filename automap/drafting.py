@@ -15,8 +15,8 @@ from automap.layers import Layer, bare_names, common_module, modules_above
 from automap.leftovers import Free, adding_up, joined, other_forms
 from automap.mapping import Entry, Evidence, RunnerUp
 from automap.matching import Doubt
-from automap.names import split_leaf
-from automap.outliers import out_of_step
+from automap.names import slot_of, split_leaf
+from automap.outliers import Names, out_of_step
 from automap.reach import Axes, can_reach, reaching, ways
 from automap.transforms import Transform
 from automap.unclaimed import is_computed
@@ -234,18 +234,19 @@ class Draft:
 
     def _compare_with_their_like(self) -> None:
         """Mark what goes elsewhere than its like in the other repetitions of a block, and takes another's place."""
-        names = {
-            key: tuple(
-                tuple(p.name for p in side.parts(q)) for side, q in zip(self.sides, (pair.t, pair.m), strict=True)
-            )
-            for key, pair in self.entries.items()
-        }
-        keys = {v: k for k, v in names.items()}
-        every = [(v[0], v[1]) for v in names.values()] + [(e.torch, e.mindspore) for e in self.late]
-        for entry, (like, its) in out_of_step(every):
-            pair = self.entries.get(keys.get(entry, ""))
-            if pair is not None and not (pair.pinned or pair.told or pair.reasons):
-                pair.reasons.append(f"its like, {like[0]}, goes to {its[0]}: something may be missing here")
+        names: dict[Names, _Pair | None] = {}
+        for pair in self.entries.values():
+            ts, ms = (side.parts(p) for side, p in zip(self.sides, (pair.t, pair.m), strict=True))
+            kind = len(pair.m.shape or ()), slot_of(split_leaf(pair.t.name)[1])
+            names[Names(tuple(p.name for p in ts), tuple(p.name for p in ms), kind)] = pair
+        for e in self.late:
+            names.setdefault(Names(e.torch, e.mindspore), None)
+        for entry, like in out_of_step(names):
+            found = names[entry]
+            if found is not None and not (found.pinned or found.told or found.reasons):
+                found.reasons.append(
+                    f"its like, {like.torch[0]}, goes to {like.mindspore[0]}: something may be missing here"
+                )
 
     def _doubt_in_words(self, pair: _Pair) -> str:
         if pair.found is not None and pair.found.doubt is not None and pair.found.doubt.alike:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -84,6 +84,7 @@ def _exchanges(problem: Problem, s: Solution) -> Iterator[_Exchange]:
     """
     c = problem.c
     at = {(u, v): k for k, (u, v) in enumerate(zip(c.left.tolist(), c.right.tolist(), strict=True))}
+    held = _contents(problem)
     of_left = {int(c.left[k]): int(k) for k in s.chosen}
     of_right = {int(c.right[k]): int(k) for k in s.chosen}
     for (u1, v2), k12 in at.items():
@@ -96,7 +97,7 @@ def _exchanges(problem: Problem, s: Solution) -> Iterator[_Exchange]:
             if k21 is None or u2 < u1:
                 continue
             loss = float(s.score[k11] + s.score[k22] - s.score[k12] - s.score[k21])
-            kind, place = _divergence(problem.left[u1].parts, problem.left[u2].parts)
+            kind, place = _divergence(problem.left[u1].parts, problem.left[u2].parts, held)
             yield _Exchange(loss, (k11, k22), (k12, k21), (u1, u2), kind, place)
         elif k11 is not None:
             loss = float(s.score[k11] - s.score[k12])
@@ -149,7 +150,18 @@ def _rotations(problem: Problem, s: Solution) -> Iterator[_Exchange]:
                 yield _Exchange(loss, tuple(row), taken, tuple(lefts), kind, parts[:-1])
 
 
-def _divergence(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[tuple[Hashable, ...], tuple[str, ...]]:
+def _contents(problem: Problem) -> dict[tuple[str, ...], Counter[Hashable]]:
+    """What each module of the left side holds, by shape."""
+    held: dict[tuple[str, ...], Counter[Hashable]] = defaultdict(Counter)
+    for i, layer in enumerate(problem.left):
+        for d in range(1, len(layer.parts)):
+            held[layer.parts[:d]][int(problem.shape[i])] += 1
+    return held
+
+
+def _divergence(
+    a: tuple[str, ...], b: tuple[str, ...], held: dict[tuple[str, ...], Counter[Hashable]] | None = None
+) -> tuple[tuple[Hashable, ...], tuple[str, ...]]:
     """What kind of exchange two layers are (the parts in which their paths differ, numbers before them ignored),
     and the place where it happens. Layers that differ in one module on the way belong to one exchange."""
     d = 0
@@ -159,5 +171,6 @@ def _divergence(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[tuple[Hashable,
     here = a[d : d + 1], b[d : d + 1]
     what = "siblings"
     if "".join((*here[0], *here[1])).isdigit():
-        what = "blocks" if any(rest) else "numbered"
+        alike = any(rest) and (held is None or held.get(a[: d + 1]) == held.get(b[: d + 1]))
+        what = "blocks" if alike else "numbered"
     return (what, pattern(a[:d]), *here, () if rest[0] == rest[1] else tuple(map(pattern, rest))), a[:d]

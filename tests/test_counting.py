@@ -11,7 +11,7 @@ from automap import Mapping
 from automap.graph import Listing, Param
 from automap.inference import match
 from automap.layers import layers_of, number_ranks
-from automap.outliers import out_of_step
+from automap.outliers import Names, out_of_step
 from automap.straightening import partners, turned
 
 Rows = Iterable[tuple[str, tuple[int, ...]]]
@@ -170,14 +170,14 @@ def test_a_module_that_could_as_well_be_its_twin_is_marked() -> None:
 
 
 def test_entries_that_are_out_of_step_with_their_like() -> None:
-    entries = [((f"b.{i}.proj",), (f"z.{i}.out",)) for i in range(4)] + [
-        ((f"b.{i}.qkv",), (f"z.{i}.v",)) for i in range(4)
-    ]
-    odd = (("b.9.proj",), ("z.9.v",))
+    entries = [Names((f"b.{i}.proj",), (f"z.{i}.out",)) for i in range(4)]
+    entries += [Names((f"b.{i}.qkv",), (f"z.{i}.v",)) for i in range(4)]
+    odd = Names(("b.9.proj",), ("z.9.v",))
     assert list(out_of_step([*entries, odd])) == [(odd, entries[0])]
-    # Its like has no common goal, or nothing else takes this place.
-    assert list(out_of_step([*entries, (("b.9.other",), ("z.9.v",))])) == []
-    assert list(out_of_step([*entries, (("b.9.proj",), ("z.9.last",))])) == []
+    # It is of another kind, its like has no common goal, or nothing else takes this place.
+    assert list(out_of_step([*entries, Names(("b.9.proj",), ("z.9.v",), kind=4)])) == []
+    assert list(out_of_step([*entries, Names(("b.9.other",), ("z.9.v",))])) == []
+    assert list(out_of_step([*entries, Names(("b.9.proj",), ("z.9.last",))])) == []
 
 
 def test_what_is_left_of_a_block_is_not_given_away_without_a_word() -> None:
@@ -201,3 +201,30 @@ def test_a_layer_of_a_block_is_not_given_to_another_list_without_a_word() -> Non
     )
     same = partners(ours, ours, [(k, k) for k in range(12)])
     assert [same.astray(0, v) for v in (0, 3, 6)] == [False, False, True]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_stands_around_speaks_against_a_name_that_goes_elsewhere_otherwise(seed: int) -> None:
+    """The second norm of an encoder's block and of a decoder's are of one name in PyTorch, and of two in the port."""
+    torch: list[tuple[str, tuple[int, ...]]] = []
+    port: list[tuple[str, tuple[int, ...]]] = []
+    kinds = {
+        "SelfAttention": ("attention", "layernorm1"),
+        "EncDecAttention": ("cross_attention", "cross_attention_layernorm"),
+        "Dense": ("output", "layernorm2"),
+    }
+    inside = {
+        "Dense": [("wi", "mapping", (16, 8)), ("wo", "projection", (8, 16))],
+        "": [(x, y, (8, 8)) for x, y in zip("qkvo", ("dense1", "dense2", "dense3", "projection"), strict=True)],
+    }
+    for side, words in (("encoder", ("SelfAttention", "Dense")), ("decoder", tuple(kinds))):
+        for i in range(2):
+            for k, word in enumerate(words):
+                goal, norm = kinds[word]
+                for x, y, shape in inside.get(word, inside[""]):
+                    torch.append((f"{side}.block.{i}.layer.{k}.{word}.{x}.weight", shape))
+                    port.append((f"{side[:3]}.blocks.{i}.{goal}.{y}.weight", shape))
+                torch.append((f"{side}.block.{i}.layer.{k}.layer_norm.weight", (8,)))
+                port.append((f"{side[:3]}.blocks.{i}.{norm}.gamma", (8,)))
+    truth = {t: m for (t, _), (m, _) in zip(torch, port, strict=True)}
+    assert silent(matched(torch, shuffled(port, seed)), truth) == []
