@@ -24,19 +24,14 @@ from typing import Any
 from automap.compounds import Compound, Joined, Told, are_alike, compound, flattened
 from automap.errors import TransformError
 from automap.graph import Listing, Param, Shape
-from automap.layers import Layer, core, gates_apart, layers_of
-from automap.names import PROJECTIONS, is_attention_word, tokens
+from automap.layers import Layer, gates_apart, layers_of
+from automap.names import PROJECTIONS
 from automap.reparametrised import Computed, computed, decided
-from automap.spelling import distinguishing, ordered, spelled
-from automap.transforms import Transform
+from automap.siblings import FEW, Form, Place, choices, cohesion, forms_of, likeliest, rows_of
+from automap.spelling import distinguishing, ordered
 
-#: Siblings that are joined at most, unless all that stand in a list are.
-FEW = 4
 #: How much of the greatest possible gain a join must bring: joining k layers takes away k here and fills one there.
 GAIN = 0.75
-#: How much names speak for siblings: those that the fused name spells, attention's words, a word that they alone share,
-#: the words of the fused name.
-SPELLED, ATTENTION, SHARED, ALIKE = 1.0, 0.5, 0.5, 0.2
 #: How much it counts that the sequence of shapes is the other side's then, that what is joined are plain siblings and
 #: no members of a list, that what is stacked has the wanted shape as it is, that matrices are joined by their outputs.
 SEQUENCE, SIBLINGS, EXACT, OUTPUTS = 0.4, 0.5, 0.2, 0.05
@@ -48,28 +43,6 @@ CLEAR = 0.3
 LOOKED_AT = 400
 #: Joins at most; what was joined can be joined again (gate and up of each expert, then the experts).
 ROUNDS = 12
-
-
-@dataclass(frozen=True)
-class _Form:
-    """How pieces make one: joined along an axis that they have, or stacked along a new first one."""
-
-    op: str
-    axis: int
-    shape: Shape
-
-    def chain(self, shapes: Sequence[Shape]) -> tuple[Transform, ...]:
-        if self.op == "stack":
-            return (Transform("stack", {"axis": 0}),)
-        return (Transform("concat", {"axis": self.axis, "sizes": [s[self.axis] for s in shapes]}),)
-
-
-@dataclass(frozen=True)
-class _Place:
-    """Siblings that could be joined, and how."""
-
-    members: tuple[Layer, ...]
-    form: _Form
 
 
 @dataclass
@@ -90,7 +63,7 @@ class _Join:
 
     side: int
     unit: tuple[Any, ...]
-    places: list[_Place]
+    places: list[Place]
     gain: float
     local: str
     frameworks: bool
@@ -167,6 +140,10 @@ class _Side:
             found[layer.parts[:-1], _key(layer)].append(layer)
         return found
 
+    def beside(self, layer: Layer) -> list[Layer]:
+        """The layers of the same shape in the same module, itself included."""
+        return self.siblings[layer.parts[:-1], _key(layer)]
+
     @property
     def known(self) -> bool:
         """Whether all shapes are known."""
@@ -177,8 +154,8 @@ class _Side:
             self.__dict__.pop(name, None)
 
     def rows(self) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], list[Layer]]]:
-        """Layers that may be joined; see :func:`_rows`."""
-        return _rows([x for x in self.layers if x.main[1].name not in self.computed])
+        """Layers that may be joined; see :func:`rows_of`."""
+        return rows_of([x for x in self.layers if x.main[1].name not in self.computed])
 
     def joined(self, apart: Collection[str]) -> Joined:
         """The listing with its compounds; ``apart``: names that are no layers."""
@@ -190,7 +167,7 @@ class _Side:
     def _hidden(self) -> set[str]:
         return {p.name for c in self.compounds.values() for p in c.parts}
 
-    def alike(self, found: _Join) -> Iterator[_Place]:
+    def alike(self, found: _Join) -> Iterator[Place]:
         """The places of a join, and those of the same names where nothing was wanted: a repeated block is one kind."""
         for prefix, suffix, row in self.rows():
             if (_pattern(prefix), _pattern(suffix)) != found.unit[:2]:
@@ -202,12 +179,12 @@ class _Side:
                 members = tuple(at[name] for name in found.unit[2])
                 for form in self.forms(members):
                     if (form.op, form.axis) == found.unit[3:]:
-                        yield _Place(members, form)
+                        yield Place(members, form)
 
-    def forms(self, members: Sequence[Layer]) -> Iterator[_Form]:
+    def forms(self, members: Sequence[Layer]) -> Iterator[Form]:
         """The ways in which layers can make one; of what is joined already, only those that have a transform."""
         inner = [self.compounds.get(layer.main[1].name) for layer in members]
-        for form in _forms(members):
+        for form in forms_of(members):
             if not any(inner) or (form.op == "stack" and are_alike(inner)):
                 yield form
 
@@ -348,10 +325,10 @@ def _joins(s: int, here: _Side, there: _Side, unstacked: bool) -> Iterator[_Join
     if not wanted_layers or not spare:
         return
     sizes = {_product(k) for k in wanted_layers}
-    units: dict[tuple[Any, ...], list[_Place]] = defaultdict(list)
+    units: dict[tuple[Any, ...], list[Place]] = defaultdict(list)
     first: dict[tuple[Any, ...], tuple[str, ...]] = {}
     for prefix, suffix, row in here.rows():
-        for members in _choices([layer for layer in row if _key(layer) in spare]):
+        for members in choices([layer for layer in row if _key(layer) in spare]):
             if sum(_product(_key(layer)) for layer in members) not in sizes:
                 continue
             for form in here.forms(members):
@@ -361,7 +338,7 @@ def _joins(s: int, here: _Side, there: _Side, unstacked: bool) -> Iterator[_Join
                     kind = (_pattern(prefix), _pattern(suffix), frozenset(at), form.op, form.axis)
                     names = first.setdefault(kind, tuple(at))
                     unit = (*kind[:2], names, *kind[3:])
-                    units[unit].append(_Place(tuple(at[name] for name in names), form))
+                    units[unit].append(Place(tuple(at[name] for name in names), form))
     for unit, places in units.items():
         change: Counter[Hashable] = Counter()
         for place in places:
@@ -370,8 +347,8 @@ def _joins(s: int, here: _Side, there: _Side, unstacked: bool) -> Iterator[_Join
         gain = sum(abs(here.have[x] - have[x]) - abs(here.have[x] + n - have[x]) for x, n in change.items())
         most = sum(len(place.members) + 1 for place in places)
         members, form = places[0].members, places[0].form
-        named, local = _likeliest(members, wanted_layers[_sorted(form.shape)])
-        likely = named + max(_cohesion(p, here) for p in places[:FEW]) + OUTPUTS * (form.axis == 0)
+        named, local = likeliest(members, wanted_layers[_sorted(form.shape)])
+        likely = named + max(cohesion(p, here.beside(p.members[0])) for p in places[:FEW]) + OUTPUTS * (form.axis == 0)
         if members[0].parts[:-1] == members[-1].parts[:-1] or form.op == "stack":
             likely += SIBLINGS
         exact = {layer.main[1].shape for layer in wanted_layers[_sorted(form.shape)]}
@@ -390,7 +367,7 @@ def _uses_up(members: Sequence[Layer], spare: Counter[Hashable], wanted: int) ->
     return all(spare[key] == n * wanted for key, n in each.items())
 
 
-def _in_sequence(places: list[_Place], here: _Side, there: _Side) -> float:
+def _in_sequence(places: list[Place], here: _Side, there: _Side) -> float:
     """How far the layers of these shapes come in the same sequence on both sides once the places are joined."""
     first = {place.members[0].path: _sorted(place.form.shape) for place in places}
     away = {layer.path for place in places for layer in place.members}
@@ -425,85 +402,11 @@ def _product(key: Hashable) -> int:
     return n
 
 
-def _rows(layers: Sequence[Layer]) -> Iterator[tuple[tuple[str, ...], tuple[str, ...], list[Layer]]]:
-    """Layers that differ in one part of their paths alone, in order of definition, with what stands before and after.
-
-    Only members of lists may differ in a part that is not the last one (``experts.0.up`` and ``experts.1.up``), or
-    siblings that hold one layer each (``key.proj`` and ``value.proj``).
-    """
-    rows: dict[tuple[tuple[str, ...], tuple[str, ...]], list[Layer]] = defaultdict(list)
-    for layer in layers:
-        if layer.statistics or layer.norm or len(core(layer.main[1].shape) or ()) < 2:
-            continue
-        path = layer.parts
-        for i in range(max(0, len(path) - 3), len(path)):
-            rows[path[:i], path[i + 1 :]].append(layer)
-    for (prefix, suffix), row in rows.items():
-        if len(row) > 1:
-            yield prefix, suffix, row
-
-
-def _choices(row: list[Layer]) -> Iterator[tuple[Layer, ...]]:
-    """Members of a row that could be pieces of one; what leads back may stand between them (gate, down, up)."""
-    found = list(_windows(row))
-    by_shape: dict[Shape, list[Layer]] = defaultdict(list)
-    for layer in row:
-        by_shape[layer.main[1].shape or ()].append(layer)
-    if len(by_shape) == 2 and next(iter(by_shape))[::-1] in by_shape:
-        found += (members for some in by_shape.values() for members in _windows(some))
-    yield from {tuple(layer.path for layer in members): members for members in found}.values()
-
-
-def _windows(row: list[Layer]) -> Iterator[tuple[Layer, ...]]:
-    """Members of a row that could be pieces of one: a few that follow each other, or all."""
-    if len(row) > FEW and len({frozenset(layer.slots) for layer in row}) == 1:
-        yield tuple(row)
-    if len(row) > 4 * FEW:
-        return
-    for k in range(2, FEW + 1):
-        for i in range(len(row) - k + 1):
-            members = row[i : i + k]
-            # One of them may lack the bias of the others (a key's does nothing); biases stay apart then.
-            if len({layer.main[0] for layer in members}) == 1:
-                yield tuple(members)
-    yield from _families(row)
-
-
-def _families(row: list[Layer]) -> Iterator[tuple[Layer, ...]]:
-    """Members of a row that a word puts together which the others lack, or attention's words, wherever they stand."""
-    words = [{t for part in layer.parts for t in tokens(part)} for layer in row]
-    common = set.intersection(*words) if words else set()
-    by_word: dict[str, list[int]] = defaultdict(list)
-    for i, mine in enumerate(words):
-        for t in mine - common:
-            by_word[t].append(i)
-            if is_attention_word(t):
-                by_word["attention"].append(i)
-    for at in dict.fromkeys(tuple(dict.fromkeys(x)) for _, x in sorted(by_word.items())):
-        apart = len(at) > 1 and at[-1] - at[0] >= len(at)
-        if apart and len(at) <= FEW and len({frozenset(row[i].slots) for i in at}) == 1:
-            yield tuple(row[i] for i in at)
-
-
-def _forms(members: Sequence[Layer]) -> Iterator[_Form]:
-    """The ways in which the main parameters of layers can make one."""
-    shapes = [layer.main[1].shape or () for layer in members]
-    first = shapes[0]
-    if len({len(s) for s in shapes}) > 1:
-        return
-    for axis in range(min(len(first), 2)):
-        if len({s[:axis] + s[axis + 1 :] for s in shapes}) == 1:
-            total = sum(s[axis] for s in shapes)
-            yield _Form("concat", axis, (*first[:axis], total, *first[axis + 1 :]))
-    if len(set(shapes)) == 1:
-        yield _Form("stack", 0, (len(shapes), *first))
-
-
 def _pattern(parts: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(re.sub(r"\d+", "#", p) for p in parts)
 
 
-def _compounds(place: _Place, found: _Join) -> Iterator[Compound]:
+def _compounds(place: Place, found: _Join) -> Iterator[Compound]:
     """The compounds of some sibling layers, one for each slot."""
     members = list(place.members)
     order, sure = ordered([layer.parts for layer in members], found.local, found.frameworks)
@@ -520,33 +423,3 @@ def _compounds(place: _Place, found: _Join) -> Iterator[Compound]:
         chain = form.chain([p.shape or () for p in parts])
         with suppress(TransformError):
             yield compound(parts, chain, found.local, sure, found.rivals)
-
-
-# ------------------------------------------------------------------------------------------------------ what names say
-
-
-def _likeliest(members: Sequence[Layer], fused: Sequence[Layer]) -> tuple[float, str]:
-    """How well one of the fused layers' own names spells the members, and that name."""
-    words = distinguishing([layer.parts for layer in members])
-    common = set.intersection(*({t for part in layer.parts[-2:] for t in tokens(part)} for layer in members))
-    best, local = -1.0, ""
-    for name in dict.fromkeys(layer.parts[-1] for layer in fused if layer.parts):
-        score = SPELLED * (spelled(words, name) is not None) + ALIKE * len(common & set(tokens(name))) / max(
-            1, len(set(tokens(name)))
-        )
-        if score > best:
-            best, local = score, name
-    return max(best, 0.0), local or fused[0].path
-
-
-def _cohesion(place: _Place, side: _Side) -> float:
-    """How much names speak for these siblings together: attention's own words, or a word that they alone share."""
-    members = place.members
-    words = distinguishing([layer.parts for layer in members])
-    score = ATTENTION if all(is_attention_word(w) for w in words) else 0.0
-    if place.form.op != "stack" and len({layer.parts[:-1] for layer in members}) > 1:
-        return score  # the members of a list have the same words anyway
-    others = [x for x in side.siblings[members[0].parts[:-1], _key(members[0])] if x not in members]
-    shared = set.intersection(*(set(tokens(layer.parts[-1])) for layer in members if layer.parts))
-    shared -= {t for x in others for t in tokens(x.parts[-1])}
-    return score + (SHARED if shared and others else 0.0)
