@@ -86,7 +86,8 @@ class Features:
             keys[i - 1].append(("normed", i))
             keys[i].append(("normed", i))
         self.places = _sets(keys)
-        self.usages = _sets([[p[-i:] for i in (1, 2, 3) if i <= len(p)] for p in paths])
+        held = _held(paths)
+        self.usages = _sets([[_local(p, i, held) for i in (1, 2, 3) if i <= len(p)] for p in paths])
         self._words(paths)
 
     def _words(self, paths: list[tuple[str, ...]]) -> None:
@@ -114,6 +115,22 @@ class Features:
 
 #: What siblings share that are called queries, keys and values, though by different words.
 QUERIES_KEYS_VALUES = "q, k, v"
+
+
+def _held(paths: list[tuple[str, ...]]) -> dict[tuple[str, ...], frozenset[tuple[str, ...]]]:
+    """What each numbered module holds, by the names below it."""
+    held: dict[tuple[str, ...], set[tuple[str, ...]]] = defaultdict(set)
+    for path in paths:
+        for d in range(max(1, len(path) - 2), len(path)):
+            if path[d - 1].isdigit():
+                held[path[:d]].add(path[d:])
+    return {module: frozenset(names) for module, names in held.items()}
+
+
+def _local(path: tuple[str, ...], n: int, held: dict[tuple[str, ...], frozenset[tuple[str, ...]]]) -> Hashable:
+    """The last parts of a path; a number among them is that of a module which holds the same, wherever it stands."""
+    at = range(len(path) - n + 1, len(path))
+    return path[-n:], tuple(held[path[:d]] for d in at if path[:d] in held)
 
 
 def _places(path: tuple[str, ...]) -> list[Hashable]:

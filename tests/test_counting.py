@@ -12,6 +12,7 @@ from automap.graph import Listing, Param
 from automap.inference import match
 from automap.layers import layers_of, number_ranks
 from automap.outliers import Names, out_of_step
+from automap.scoring import Features
 from automap.straightening import partners, turned
 
 Rows = Iterable[tuple[str, tuple[int, ...]]]
@@ -228,3 +229,13 @@ def test_what_stands_around_speaks_against_a_name_that_goes_elsewhere_otherwise(
                 port.append((f"{side[:3]}.blocks.{i}.{norm}.gamma", (8,)))
     truth = {t: m for (t, _), (m, _) in zip(torch, port, strict=True)}
     assert silent(matched(torch, shuffled(port, seed)), truth) == []
+
+
+def test_a_number_is_the_same_name_where_it_stands_for_a_module_that_holds_the_same() -> None:
+    ours = [
+        f"{m}.{k}.{w}" for m, k, w in (("a", 0, "fc"), ("a", 1, "fc"), ("a", 1, "mix"), ("b", 0, "fc"), ("b", 1, "fc"))
+    ]
+    f = Features(layers_of([Param(f"{path}.weight", (8, 8)) for path in ours], "torch"))
+    shared = f.usages.member @ f.usages.member.T
+    # By the last part alone, and by the number as well: a's second module holds more than b's second one.
+    assert [int(shared[0, 3]), int(shared[1, 4])] == [2, 1]
