@@ -241,7 +241,8 @@ class Draft:
             names[Names(tuple(p.name for p in ts), tuple(p.name for p in ms), kind)] = pair
         for e in self.late:
             names.setdefault(Names(e.torch, e.mindspore), None)
-        for entry, like in out_of_step(names):
+        listed = [q.name for p in self.torch for q in self.sides[0].parts(p)]
+        for entry, like in out_of_step(names, listed):
             found = names[entry]
             if found is not None and not (found.pinned or found.told or found.reasons):
                 found.reasons.append(
@@ -373,9 +374,11 @@ class Draft:
             if p is not None and len(partners) == 1:
                 for module in _blocks_above(name):
                     by_shape[module, p.shape].append(name)
+        doubted: dict[int, str] = {}
         for pair in self.entries.values():
             if pair.pinned or pair.told or pair.found is None:
                 continue
+            before = len(pair.reasons)
             if not self.shared.isdisjoint((pair.t.name, pair.m.name)) and pair.found.parts["words"] < 0.9:
                 pair.reasons.append("layers without a counterpart stand beside it, and would add up to its shape")
             for p in (pair.t, pair.m):
@@ -384,6 +387,12 @@ class Draft:
                     whole = self.joined[hit[0]][0]
                     pair.reasons.append(f"it or another of its shape here may be a part of {whole}")
                     break
+            if pair.reasons[before:]:
+                doubted.setdefault(id(pair.found), pair.reasons[-1])
+        # Where a layer goes is one question for all of its parameters.
+        for pair in self.entries.values():
+            if not (pair.pinned or pair.told or pair.reasons) and id(pair.found) in doubted:
+                pair.reasons.append(doubted[id(pair.found)])
 
 
 def _slots(a: Layer, b: Layer) -> Iterator[tuple[str, Param, Param]]:

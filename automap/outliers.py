@@ -20,14 +20,16 @@ class Names:
     kind: Hashable = None
 
 
-def out_of_step(entries: Iterable[Names]) -> Iterator[tuple[Names, Names]]:
+def out_of_step(entries: Iterable[Names], listed: Iterable[str]) -> Iterator[tuple[Names, Names]]:
     """Entries that take another's place while that of their like is another one; each with one of its like.
 
     Where a layer is missing in the port, what is left of its block can be given away: the output projection to the
-    place of the values, say, which in every other block are a part of another entry. Entries of one kind whose names
-    differ in numbers alone are alike.
+    place of the values, say, which in every other block are a part of another entry. Alike are entries of one kind, of
+    the same place in numbered modules that hold the same. ``listed``: all names of PyTorch's listing.
     """
-    every = [(e, (e.kind, *_pattern(e.torch)), _pattern(e.mindspore)) for e in entries]
+    some = list(entries)
+    held = _held(listed)
+    every = [(e, (e.kind, *(_place(name, held) for name in e.torch)), tuple(map(_pattern, e.mindspore))) for e in some]
     goes: dict[Hashable, Counter[tuple[str, ...]]] = defaultdict(Counter)
     comes: dict[Hashable, Counter[Hashable]] = defaultdict(Counter)
     first: dict[Hashable, Names] = {}
@@ -45,5 +47,24 @@ def out_of_step(entries: Iterable[Names]) -> Iterator[tuple[Names, Names]]:
             yield entry, first[t, usual]
 
 
-def _pattern(names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(re.sub(r"\d+", "#", name) for name in names)
+def _pattern(name: str) -> str:
+    """A name with every numbered module in it replaced: the same in all repetitions of a block."""
+    return re.sub(r"(?<![^.])\d+(?![^.])", "#", name)
+
+
+def _held(names: Iterable[str]) -> dict[str, frozenset[str]]:
+    """What each numbered module holds, by the patterns of the names below it."""
+    held: dict[str, set[str]] = defaultdict(set)
+    for name in names:
+        for module in _numbered(name):
+            held[module].add(_pattern(name[len(module) :]))
+    return {module: frozenset(below) for module, below in held.items()}
+
+
+def _place(name: str, held: dict[str, frozenset[str]]) -> Hashable:
+    """The place of a parameter, the same in all numbered modules that hold the same."""
+    return _pattern(name), tuple(held[module] for module in _numbered(name))
+
+
+def _numbered(name: str) -> Iterator[str]:
+    yield from (name[: found.end()] for found in re.finditer(r"(?<![^.])\d+(?=\.)", name))

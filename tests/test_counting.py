@@ -173,12 +173,18 @@ def test_a_module_that_could_as_well_be_its_twin_is_marked() -> None:
 def test_entries_that_are_out_of_step_with_their_like() -> None:
     entries = [Names((f"b.{i}.proj",), (f"z.{i}.out",)) for i in range(4)]
     entries += [Names((f"b.{i}.qkv",), (f"z.{i}.v",)) for i in range(4)]
+    listed = [f"b.{i}.{x}" for i in (*range(4), 9) for x in ("qkv", "proj")]
     odd = Names(("b.9.proj",), ("z.9.v",))
-    assert list(out_of_step([*entries, odd])) == [(odd, entries[0])]
-    # It is of another kind, its like has no common goal, or nothing else takes this place.
-    assert list(out_of_step([*entries, Names(("b.9.proj",), ("z.9.v",), kind=4)])) == []
-    assert list(out_of_step([*entries, Names(("b.9.other",), ("z.9.v",))])) == []
-    assert list(out_of_step([*entries, Names(("b.9.proj",), ("z.9.last",))])) == []
+    assert list(out_of_step([*entries, odd], listed)) == [(odd, entries[0])]
+    # It is of another kind, in a block that holds something else, or nothing else takes this place.
+    assert list(out_of_step([*entries, Names(("b.9.proj",), ("z.9.v",), kind=4)], listed)) == []
+    assert list(out_of_step([*entries, odd], [*listed, "b.9.more"])) == []
+    assert list(out_of_step([*entries, Names(("b.9.proj",), ("z.9.last",))], listed)) == []
+    # A number in a name is no repetition: the first branch goes elsewhere than the fourth.
+    branches = [
+        Names((f"b.{i}.branch{k}",), (f"z.{i}.{w}",)) for i in range(4) for k, w in ((1, "a"), (4, "c"), (5, "c"))
+    ]
+    assert list(out_of_step(branches, [name for e in branches for name in e.torch])) == []
 
 
 def test_what_is_left_of_a_block_is_not_given_away_without_a_word() -> None:
