@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from automap.assignment import assign
 from automap.exchanges import Move, moves
-from automap.objective import ORDER, STRUCTURE, TRUSTED, Problem, Solution, increasing, pattern
+from automap.objective import ORDER, TRUSTED, Problem, Solution, increasing, pattern
 from automap.scoring import Floats, Ints
 from automap.straightening import counted, partners
 
@@ -237,9 +237,6 @@ class Matcher(Problem):
             kept = self._kept_around(k[now.chosen])[c.left[before]].mean()
             order = ORDER * self.trust * (self.in_order(k[now.chosen]) - self.in_order(k[alt.chosen]))
             loss = (now.objective - alt.objective - (1 - kept) * max(order, 0.0)) / move.places
-            # What stands around the layers and speaks for the alternative, though other evidence outweighs it.
-            around = alt.parts["structure"][alt.chosen].sum() - now.parts["structure"][now.chosen].sum()
-            loss -= max(0.0, STRUCTURE * float(around) / move.places)
             if move.wide:
                 loss *= 1 + (WIDE - 1) * self.trust
             if move.free and self.same_value[before].min() < 1:

@@ -48,8 +48,8 @@ def out_of_step(entries: Iterable[Names], listed: Iterable[str]) -> Iterator[tup
 
 
 def _pattern(name: str) -> str:
-    """A name with every numbered module in it replaced: the same in all repetitions of a block."""
-    return re.sub(r"(?<![^.])\d+(?![^.])", "#", name)
+    """A name with the numbers of blocks replaced: the same in all repetitions. A layer's own number is no block's."""
+    return re.sub(r"(?<![^.])\d+(?=\.[^.]+\.)", "#", name)
 
 
 def _held(names: Iterable[str]) -> dict[str, frozenset[str]]:

@@ -171,20 +171,26 @@ def test_a_module_that_could_as_well_be_its_twin_is_marked() -> None:
 
 
 def test_entries_that_are_out_of_step_with_their_like() -> None:
-    entries = [Names((f"b.{i}.proj",), (f"z.{i}.out",)) for i in range(4)]
-    entries += [Names((f"b.{i}.qkv",), (f"z.{i}.v",)) for i in range(4)]
-    listed = [f"b.{i}.{x}" for i in (*range(4), 9) for x in ("qkv", "proj")]
-    odd = Names(("b.9.proj",), ("z.9.v",))
+    entries = [Names((f"b.{i}.proj.weight",), (f"z.{i}.out.weight",)) for i in range(4)]
+    entries += [Names((f"b.{i}.qkv.weight",), (f"z.{i}.v.weight",)) for i in range(4)]
+    listed = [f"b.{i}.{x}.weight" for i in (*range(4), 9) for x in ("qkv", "proj")]
+    odd = Names(("b.9.proj.weight",), ("z.9.v.weight",))
     assert list(out_of_step([*entries, odd], listed)) == [(odd, entries[0])]
     # It is of another kind, in a block that holds something else, or nothing else takes this place.
-    assert list(out_of_step([*entries, Names(("b.9.proj",), ("z.9.v",), kind=4)], listed)) == []
-    assert list(out_of_step([*entries, odd], [*listed, "b.9.more"])) == []
-    assert list(out_of_step([*entries, Names(("b.9.proj",), ("z.9.last",))], listed)) == []
-    # A number in a name is no repetition: the first branch goes elsewhere than the fourth.
+    assert list(out_of_step([*entries, Names(("b.9.proj.weight",), ("z.9.v.weight",), kind=4)], listed)) == []
+    assert list(out_of_step([*entries, odd], [*listed, "b.9.more.weight"])) == []
+    assert list(out_of_step([*entries, Names(("b.9.proj.weight",), ("z.9.last.weight",))], listed)) == []
+    # A number in a name, or of a layer itself, is no repetition: the first branch goes elsewhere than the fourth.
     branches = [
-        Names((f"b.{i}.branch{k}",), (f"z.{i}.{w}",)) for i in range(4) for k, w in ((1, "a"), (4, "c"), (5, "c"))
+        Names((f"b.{i}.branch{k}.weight",), (f"z.{i}.{w}.weight",))
+        for i in range(4)
+        for k, w in ((1, "a"), (4, "c"), (5, "c"))
     ]
     assert list(out_of_step(branches, [name for e in branches for name in e.torch])) == []
+    rows = [
+        Names((f"b.{k}.weight",), (f"z.{w}.weight",)) for k, w in ((0, "a"), (1, "a"), (2, "c"), (3, "c"), (4, "c"))
+    ]
+    assert list(out_of_step(rows, [name for e in rows for name in e.torch])) == []
 
 
 def test_what_is_left_of_a_block_is_not_given_away_without_a_word() -> None:
@@ -211,7 +217,7 @@ def test_a_layer_of_a_block_is_not_given_to_another_list_without_a_word() -> Non
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_stands_around_speaks_against_a_name_that_goes_elsewhere_otherwise(seed: int) -> None:
+def test_a_number_says_nothing_of_another_module_of_that_number(seed: int) -> None:
     """The second norm of an encoder's block and of a decoder's are of one name in PyTorch, and of two in the port."""
     torch: list[tuple[str, tuple[int, ...]]] = []
     port: list[tuple[str, tuple[int, ...]]] = []
