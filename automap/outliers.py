@@ -7,8 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
 
-#: Repetitions that must agree for one that does not to be out of step, and what part of all.
-MANY, MOST = 2, 0.5
+#: What part of the other repetitions must agree for one that does not to be out of step; and as how many, at most, of
+#: these there may be of its kind: what is done again and again is no slip.
+MOST, FEW = 0.5, 0.25
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def out_of_step(entries: Iterable[Names], listed: Iterable[str]) -> Iterator[tup
             comes[name][t] += 1
     for entry, t, m in every:
         usual, n = goes[t].most_common(1)[0]
-        if usual == m or n < MANY or n <= MOST * (goes[t].total() - goes[t][m]):
+        if usual == m or goes[t][m] > FEW * n or n <= MOST * (goes[t].total() - goes[t][m]):
             continue
         others = sum(x for name in m for k, x in comes[name].items() if k != t)
         if others >= sum(comes[name][t] for name in set(m)):
