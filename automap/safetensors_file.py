@@ -21,7 +21,7 @@ from automap.errors import ConversionError, SourceError
 from automap.files import nature_of
 from automap.graph import Framework, Shape
 from automap.layout import Described, Layout
-from automap.stored import Held, Sliced
+from automap.stored import Held, Sliced, Stored
 
 #: The element types of the format, and what both frameworks call them.
 _NAMES = {
@@ -176,3 +176,17 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _truncated(text: str, size: int, expected: int) -> str:
     return f"{text} is truncated: it has {size} bytes and its header promises {expected}; get the file again"
+
+
+def in_order(tensors: Mapping[str, Stored]) -> list[str]:
+    """The names of .safetensors files in the best order there is.
+
+    Most writers sort the tensors by element type and name, so that ``layers.10`` comes before ``layers.2`` and
+    definition order is lost. Then numbers are compared as numbers. Any other order was meant, and stays.
+    """
+    previous: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        if name < previous.get(tensor.dtype, ""):
+            return list(tensors)
+        previous[tensor.dtype] = name
+    return sorted(tensors, key=lambda n: [(p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in n.split(".")])

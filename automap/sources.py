@@ -381,7 +381,8 @@ def _open_checkpoint(path: str, text: str, framework: Framework | None) -> _Tens
             if kept in header.tensors and name not in header.tensors:
                 aliases[kept] = (*aliases.get(kept, ()), name)
         tensors = {name: tensor.stored(path) for name, tensor in header.tensors.items()}
-        return _TensorSource({name: tensors[name] for name in _in_order(tensors)}, found, text, aliases=aliases)
+        ordered = {name: tensors[name] for name in safetensors_file.in_order(tensors)}
+        return _TensorSource(ordered, found, text, aliases=aliases)
     start = _head(path)
     if suffix == ".ckpt" and framework != "torch" and not nature_of(start).startswith("it is a zip"):
         try:
@@ -439,7 +440,7 @@ def _merged(opened: Sequence[_TensorSource], shards: sharded.Shards, text: str) 
                 aliases[param.name] = param.aliases
     shards.check(tensors)
     notes = shards.notes(opened)
-    ordered = {name: tensors[name] for name in _in_order(tensors)}
+    ordered = {name: tensors[name] for name in safetensors_file.in_order(tensors)}
     return _TensorSource(ordered, frameworks.pop(), text, notes, aliases)
 
 
@@ -489,17 +490,3 @@ def _marked(listing: Listing) -> Listing:
 def _prefix_note(listing: Listing) -> tuple[str, ...]:
     prefix = wrapper_prefix(p.name for p in listing) if listing.framework == "torch" else ""
     return (f"{listing.source}: every name begins with {prefix!r}, from a wrapper of PyTorch",) if prefix else ()
-
-
-def _in_order(tensors: Mapping[str, Stored]) -> list[str]:
-    """The names of .safetensors files in the best order there is.
-
-    Most writers sort the tensors by element type and name, so that ``layers.10`` comes before ``layers.2`` and
-    definition order is lost. Then numbers are compared as numbers. Any other order was meant, and stays.
-    """
-    previous: dict[str, str] = {}
-    for name, tensor in tensors.items():
-        if name < previous.get(tensor.dtype, ""):
-            return list(tensors)
-        previous[tensor.dtype] = name
-    return sorted(tensors, key=lambda n: [(p.isdecimal(), int(p) if p.isdecimal() else 0, p) for p in n.split(".")])
