@@ -230,6 +230,7 @@ class Runner:
                 _pynative_executor.sync()
                 return {name: widen(edge.array_of(g, name)) for name, g in zip(wanted, found, strict=True)}
             except Exception as error:
+                _pynative_executor.clear_res()  # what was recorded until then would spoil the next gradient
                 raise (_no_backward(error) if ran else _translated(error, inputs)) from error
 
     def _watched(self, watch: Watch | None, precision: _Precision) -> AbstractContextManager[None]:
