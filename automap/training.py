@@ -346,13 +346,26 @@ def examine(course: Course, wish: Wish, dtypes: Collection[str], rtol: float | N
     noise = Noise(ours)
     for k in range(DRAWS):
         noise.add(course.run("torch", wish.steps, noise=course.seed + 1 + k))
-    first = next(differences(ours, theirs, noise, dtypes, rtol), [])
-    if first and not random:
-        for k in range(MORE):
-            noise.add(course.run("torch", first[0].step, noise=course.seed + 100 + k))
-        first = next(differences(ours, theirs, noise, dtypes, rtol), [])
-    cut = first[0].step - 1 if first and not random and causes.amplified(course, ours, theirs, first, dtypes) else None
-    first = [] if cut is not None else first
+    first: list[Difference] = []
+    cut: int | None = None
+    drawn, rounding = 0, set[int]()
+    while not random:
+        found_so_far = differences(ours, theirs, noise, dtypes, rtol)
+        first = next((ds for ds in found_so_far if ds[0].kind != "weight" or ds[0].step not in rounding), [])
+        if not first:
+            break
+        if first[0].step > drawn:
+            drawn = wish.steps if drawn else first[0].step
+            for k in range(MORE):
+                noise.add(course.run("torch", drawn, noise=course.seed + 100 + k))
+        elif not causes.amplified(course, ours, theirs, first, dtypes):
+            break
+        elif first[0].kind == "weight":
+            # What its rule makes of the gradients is what the optimizer did: rounding alone, and the losses go on.
+            rounding.add(first[0].step)
+        else:
+            cut, first = first[0].step - 1, []
+            break
     allowed = losses_allowed(ours, noise, dtypes, rtol)
     # What an element type allows in itself is no noise.
     bound = max(NOISY, 1.01 * ROOM * max(TOLERANCE.get(d, 0.0) for d in dtypes), rtol or 0.0)
