@@ -230,14 +230,15 @@ class Candidates(Search):
     def _rivals(self, path: str, module: Module) -> int:
         """The parameters, as bits, of the modules that a cell could as well be that was only guessed to be one.
 
-        They compute beside that one: neither sees what depends on the other. What is sure without running is no guess.
+        They see nothing that depends on that one, and nothing has confirmed yet where they are: they compute beside it,
+        or before it. What is sure without running is no guess.
         """
         if self.rank(self.trace.modules[path], module) > UNSURE:
             return 0
-        mine, seen, found = self._bits_of((path,)), self._seen_by(path), 0
+        mine, found = self._bits_of((path,)), 0
         for other in self.trace.calls_of:
             bits = self._bits_of((other,)) & self.trace.given & ~self._confirmed
-            if other != path and bits and not bits & seen and self._ways(other, module):
+            if other != path and bits and self._ways(other, module):
                 found |= bits if not self._seen_by(other) & mine else 0
         return found
 

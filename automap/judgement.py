@@ -81,7 +81,9 @@ class Judge:
             told = names <= found.confirmed
             if weight is None:
                 alone = names <= sound and (e.torch, e.mindspore) in sure_before | lone
-                entries.append(self._traced(e, (told and names <= ran) or alone, bool(names & reached)))
+                # What is left for it when others have been told is no better than these.
+                asked = bool(names & reached) or (e.torch, e.mindspore) not in sure_before
+                entries.append(self._traced(e, (told and names <= ran) or alone, asked))
                 continue
             idle = [n for n in e.torch if self.witness.listing.first(n) in weight.idle]
             idle += [n for n in e.mindspore if n in self.idle_pieces]
@@ -133,12 +135,12 @@ class Judge:
             if free.isdisjoint(shape_key(self.witness.listing.by_name[name]) for name in e.torch)
         }
 
-    def _traced(self, e: Entry, told: bool, reached: bool) -> Entry:
+    def _traced(self, e: Entry, told: bool, asked: bool) -> Entry:
         """An entry where the outputs differ: what follows the parameter may have confirmed it all the same."""
         evidence = {**e.evidence, "execution": 1.0 if told else 0.0}
         if told:
             return replace(e, evidence=evidence, review=False, why="", confidence=max(e.confidence, 0.999))
-        if (reached or self.ignore_names) and not e.review:
+        if asked and not e.review:
             why = "the networks differ, and nothing that follows confirms it"
             return replace(e, evidence=evidence, review=True, why=why, confidence=min(e.confidence, 0.75))
         return replace(e, evidence=evidence)
