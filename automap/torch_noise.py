@@ -6,7 +6,7 @@ kernels. A change of the last bits is made where the weights are, and can be und
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,12 +55,11 @@ def noisy(
     others = [t for t in changed if not any(t is f for f in flipped)] if len(flipped) < len(changed) else []
     bits = {kind: (drawn > 0).to(kind) for kind in {_BITS[t.dtype][0] for t in flipped}}
     before = [t.data for t in others]
-    done: list[torch.Tensor] = []
+    done: list[tuple[torch.Tensor, list[bool]]] = []
     try:
         with torch.no_grad():
             for tensor in flipped:
-                _flip(tensor, bits)
-                done.append(tensor)
+                done.append((tensor, _flip(tensor, bits)))
             for tensor in others:
                 size = units * torch.finfo(tensor.dtype).eps
                 tensor.data = torch.addcmul(tensor.data, tensor.data, noise(tensor), value=size)
@@ -69,27 +68,41 @@ def noisy(
     finally:
         for tensor, data in zip(others, before, strict=True):
             tensor.data = data
-        for tensor in reversed(done):
-            _flip(tensor, bits)
+        for tensor, plain in reversed(done):
+            _flip(tensor, bits, plain)
 
 
-def _flip(tensor: torch.Tensor, bits: Mapping[torch.dtype, torch.Tensor]) -> None:
+def _flip(
+    tensor: torch.Tensor, bits: Mapping[torch.dtype, torch.Tensor], plain: Sequence[bool] | None = None
+) -> list[bool]:
     """Flip the last bits of some elements; done twice, it is undone, for the exponent is as it was.
 
     What has no last place to speak of is left alone: zero and what is next to it, infinity, and what is no number.
+
+    Args:
+        plain: what the first call returned, to undo it without looking again.
+
+    Returns:
+        For each part whether nothing of the kind is in it.
     """
+    found: list[bool] = []
     kind, exponent = _BITS[tensor.dtype]
     limits = torch.finfo(tensor.dtype)
     values, some = tensor.detach().view(-1), bits[kind].to(tensor.device)
     for start in range(0, values.numel(), _CHUNK):
         part = values[start : start + _CHUNK]
-        least, greatest = torch.aminmax(part.abs())
+        if plain is None:
+            least, greatest = torch.aminmax(part.abs())
+            found.append(bool(least >= limits.smallest_normal and greatest <= limits.max))
+        else:
+            found.append(plain[len(found)])
         whole, at = part.view(kind), start % (_NOISE - _CHUNK)
         change = some[at : at + part.numel()]
-        if not (least >= limits.smallest_normal and greatest <= limits.max):
+        if not found[-1]:
             size = whole & exponent
             change = change * ((size != 0) & (size != exponent))
         whole ^= change
+    return found
 
 
 class _KernelNoise(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch
