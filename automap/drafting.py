@@ -382,7 +382,8 @@ class Draft:
             if not self.shared.isdisjoint((pair.t.name, pair.m.name)) and pair.found.parts["words"] < 0.9:
                 pair.reasons.append("layers without a counterpart stand beside it, and would add up to its shape")
             for p in (pair.t, pair.m):
-                hit = next((by_shape[b, p.shape] for b in _blocks_above(p.name) if (b, p.shape) in by_shape), None)
+                above = _blocks_above(p.name) if by_shape else ()
+                hit = next((by_shape[b, p.shape] for b in above if (b, p.shape) in by_shape), None)
                 if hit and pair.found.parts["words"] < 0.9:
                     whole = self.joined[hit[0]][0]
                     pair.reasons.append(f"it or another of its shape here may be a part of {whole}")
@@ -390,7 +391,7 @@ class Draft:
             if pair.reasons[before:]:
                 doubted.setdefault(id(pair.found), pair.reasons[-1])
         # Where a layer goes is one question for all of its parameters.
-        for pair in self.entries.values():
+        for pair in self.entries.values() if doubted else ():
             if not (pair.pinned or pair.told or pair.reasons) and id(pair.found) in doubted:
                 pair.reasons.append(doubted[id(pair.found)])
 
