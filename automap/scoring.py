@@ -31,6 +31,7 @@ Ints = NDArray[np.int64]
 NEAREST = 8  # of the sets that a layer is in, the smallest so many are looked at: the larger ones tell little
 #: How many numbers are worked on at a time where each candidate has many.
 CACHED = 1 << 15
+LETTERS = 1 << 20  # where the places of letters begin, so that they are none of a number
 
 
 @dataclass
@@ -100,8 +101,10 @@ class Features:
                 toks = tokens(part)
                 for t, rank in zip(toks, ranks.get((path[:i], part), (-1,) * len(toks)), strict=True):
                     if rank >= 0:
-                        num.append(rank)
-                        val.append(int(t) if t.isdigit() else rank)
+                        # Letters are no places in a list: the second norm is ``b``, and the fourth of all layers.
+                        apart = 0 if t.isdigit() else LETTERS
+                        num.append(apart + rank)
+                        val.append(apart + (int(t) if t.isdigit() else rank))
                     if not t.isdigit():
                         row.append(index.setdefault(t, len(index)))
             rows.append(list(dict.fromkeys(row)))

@@ -251,3 +251,19 @@ def test_a_number_is_the_same_name_where_it_stands_for_a_module_that_holds_the_s
     shared = f.usages.member @ f.usages.member.T
     # By the last part alone, and by the number as well: a's second module holds more than b's second one.
     assert [int(shared[0, 3]), int(shared[1, 4])] == [2, 1]
+
+
+def test_letters_are_no_places_in_a_list() -> None:
+    # The second layer of a list is not the one called ``b``, which is the second of its kind.
+    torch, mindspore, truth = [], [], {}
+    widths = {"inc": (3, 8), "down1": (8, 16), "down2": (16, 32)}
+    for k, (name, (i, o)) in enumerate(widths.items()):
+        for place, ours, shape in (
+            (0, "conv_a", (o, i, 3, 3)), (1, "gn_a", (o,)), (3, "conv_b", (o, o, 3, 3)), (4, "gn_b", (o,)),
+        ):  # fmt: skip
+            leaves = ("gamma", "beta") if "gn" in ours else ("weight", "bias")
+            for leaf, there, size in zip(("weight", "bias"), leaves, (shape, (o,)), strict=True):
+                torch.append((f"{name}.{place}.{leaf}", size))
+                mindspore.append((f"encoder.{k}.{ours}.{there}", size))
+                truth[torch[-1][0]] = mindspore[-1][0]
+    assert pairs(matched(torch, mindspore)) == truth
