@@ -9,7 +9,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from automap.arrangements import Option, Way, choices, turned
 from automap.composites import Composites
@@ -27,10 +28,11 @@ UNSURE = 0.75
 MOST_BLIND = 60
 
 
-class Candidates(Search):
-    """What each cell can be given in a search.
+@dataclass(frozen=True)
+class Known:
+    """What is known before the MindSpore network runs.
 
-    Args:
+    Attributes:
         trace: of the PyTorch network.
         tolerance: for each call of the trace, how far apart fingerprints may be that are the same.
         runner: of the MindSpore network, which is about to run.
@@ -41,33 +43,37 @@ class Candidates(Search):
         held: what each MindSpore parameter has before its cell is told.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        tolerance: Sequence[float],
-        runner: Runner,
-        listings: tuple[Listing, Listing],
-        value: Callable[[str], Array],
-        rank: Callable[[Module, Module], float],
-        pins: dict[str, str] | None = None,
-        held: Sequence[Way] = (),
-    ) -> None:
-        super().__init__(trace, runner, listings[0], value, held)
-        self.tolerance, self.rank = tolerance, rank
-        self.mindspore = listings[1]
-        self._pins = pins or {}
+    trace: Trace
+    tolerance: Sequence[float]
+    runner: Runner
+    listings: tuple[Listing, Listing]
+    value: Callable[[str], Array]
+    rank: Callable[[Module, Module], float]
+    pins: Mapping[str, str] = field(default_factory=dict)
+    held: Sequence[Way] = ()
+
+
+class Candidates(Search):
+    """What each cell can be given in a search."""
+
+    def __init__(self, known: Known) -> None:
+        trace, runner = known.trace, known.runner
+        super().__init__(trace, runner, known.listings[0], known.value, known.held)
+        self.tolerance, self.rank = known.tolerance, known.rank
+        self.mindspore = known.listings[1]
+        self._pins = known.pins
         self._pinned = {m: t for t, m in self._pins.items()}
         self._by_size: dict[tuple[int, ...], list[int]] = defaultdict(list)
         for k, call in enumerate(trace.calls):
             for size in {f.size for f in call.inputs if not f.flat} or {0}:
                 self._by_size[size,].append(k)
         self._values: dict[int, list[tuple[Fingerprint, float]]] = defaultdict(list)
-        for call, allowed in zip(trace.calls, tolerance, strict=True):
+        for call, allowed in zip(trace.calls, known.tolerance, strict=True):
             for f in (*call.inputs, *call.outputs):
                 self._values[f.size].append((f, allowed))
         self._owners = {name: path for path, m in trace.modules.items() for _, name in m.own}
         self._options: dict[tuple[str, str], list[Option]] = {}
-        self._composites = Composites(trace.modules, runner.modules, listings, (trace.numbers, runner.numbers))
+        self._composites = Composites(trace.modules, runner.modules, known.listings, (trace.numbers, runner.numbers))
 
     def _composed(self, module: Module, seeing: dict[str, tuple[int, float]]) -> list[Option]:
         """The options of several modules, or several cells, where these modules saw what the cell sees."""

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from automap.activations import Activations, Kept, may_be
+from automap.activations import Activations, Kept
+from automap.counterparts import Counterparts
 from automap.dtypes import Array
 from automap.recording import SAME, Call, Observed, fit
 from automap.running import Forward, Inputs, Runner, Visit
@@ -49,15 +50,7 @@ class Examination:
         self.runner, self.read, self.observed = runner, read, observed
         self.calls, self.pairs, self.store = calls, pairs, store
         self.small, self.overwrite = small, overwrite
-        self._values = list({k: None for c in calls for k in (*c.inputs, *c.outputs)})
-        self._by_path: dict[str, list[Call]] = {}
-        for call in calls:
-            if not call.function:
-                self._by_path.setdefault(call.path, []).append(call)
-        self._stateless = [c for c in calls if c.stateless and c.inputs and c.outputs]
-        # Modules that own parameters are counterparts by the mapping: positions are counted between them.
-        paired = {path for paths in pairs.values() for path in paths}
-        self._anchors = [c.index for c in calls if c.owns and c.path in paired]
+        self.counterparts = Counterparts(calls, pairs, store)
 
     def run(
         self,
@@ -87,85 +80,6 @@ class Examination:
         state = _State(self, dict(edits), set(), None)
         with self.observed(state.edit_function) if self.observed is not None else nullcontext():
             return self.runner.run(inputs, forward, state.edit)
-
-    # -- counterparts --------------------------------------------------------------------------------------------------
-
-    def of_cell(self, path: str, turn: int, natural: Sequence[Array]) -> Call | None:
-        """The counterpart of a cell that owns parameters."""
-        several = [p for p in self.pairs[path] if self._by_path.get(p)]
-        if len(several) > 1 and natural:
-            # Some of its parameters are another's: what comes to it tells whose place it has.
-            several.sort(key=lambda p: not any(self._agrees(c, natural) for c in self._by_path[p]))
-        for torch_path in several:
-            calls = self._by_path[torch_path]
-            usual = calls[min(turn, len(calls) - 1)]
-            if len(calls) > 1 and natural and not self._agrees(usual, natural):
-                return next((c for c in calls if self._agrees(c, natural)), usual)
-            return usual
-        return None
-
-    def _agrees(self, call: Call, natural: Sequence[Array]) -> bool:
-        if not call.inputs or call.inputs[0].size != natural[0].size:
-            return False
-        fitted = fit(self.store.read(call.inputs[0]), natural[0])
-        return fitted is not None and fitted[1] < SAME
-
-    def of_values(
-        self, layer: Layer, kept: Sequence[Kept], natural: Sequence[Array], used: set[int], position: int
-    ) -> list[tuple[Call, tuple[int, ...]]]:
-        """Calls without parameters of the same family that get these values, the likeliest first, and the order."""
-        found = []
-        for call in self._stateless:
-            if call.index in used or not layer.kind or call.layer.family != layer.family:
-                continue
-            if layer.kind not in ("concat", "matmul") and call.inputs[0].size != kept[0].size:
-                continue
-            order = self._order(call, kept, natural)
-            if order is not None:
-                found.append((call, order))
-        return sorted(found, key=lambda f: (f[0].layer.kind != layer.kind, f[0].index < position, f[0].index))
-
-    def _order(self, call: Call, kept: Sequence[Kept], natural: Sequence[Array]) -> tuple[int, ...] | None:
-        """Which of a call's inputs each of these values is, or None if one is none of them."""
-        layer_kind = call.layer.kind
-        joined = layer_kind in ("concat", "matmul")
-        if len(call.inputs) != len(kept) and joined:
-            return None
-        free = list(range(len(call.inputs))) if joined else [0]
-        order = []
-        for value, array in zip(kept if joined else kept[:1], natural, strict=False):
-            for i in free:
-                if not may_be(call.inputs[i], value):
-                    continue
-                turned = layer_kind == "matmul"
-                fitted = fit(self.store.read(call.inputs[i]), array, loose=True, any_order=turned)
-                if fitted is not None and fitted[1] < SAME:
-                    break
-            else:
-                return None
-            free.remove(i)
-            order.append(i)
-        return tuple(order)
-
-    def known(self, kept: Kept, array: Array) -> bool:
-        """Whether PyTorch has such a value anywhere."""
-        for value in self._values:
-            if may_be(value, kept):
-                fitted = fit(self.store.read(value), array, loose=True)
-                if fitted is not None and fitted[1] < SAME / 10:
-                    return True
-        return False
-
-    def of_position(self, layer: Layer, kept: Sequence[Kept], used: set[int], last: Call | None) -> Call | None:
-        """The next call of the same kind and sizes before the next module that owns mapped parameters."""
-        begin = -1 if last is None else last.index
-        end = next((i for i in self._anchors if i > begin and (last is None or i >= last.end)), len(self.calls))
-        for call in self._stateless:
-            if not begin < call.index < end or call.index in used or call.layer.kind != layer.kind or not layer.kind:
-                continue
-            if [k.size for k in call.inputs] == [k.size for k in kept]:
-                return call
-        return None
 
 
 class _State:
@@ -288,7 +202,7 @@ class _State:
 
     def _cell(self, key: Key, visit: Visit, layer: Layer, proceed: Callable[..., Any]) -> Any:
         tensors, natural = self._arrays((visit.args, visit.kwargs))
-        call = self.owner.of_cell(key[0], key[2], natural)
+        call = self.owner.counterparts.of_cell(key[0], key[2], natural)
         kept = self._keep(natural)
         if call is None:
             out = proceed(*visit.args, **visit.kwargs)
@@ -330,7 +244,7 @@ class _State:
         if apart > self.owner.small:
             shown = expected if fitted is None else fitted[0]
             natural = self.owner.store.keep(array)
-            unknown = fitted is not None and not self.owner.known(natural, self.owner.store.read(natural))
+            unknown = fitted is not None and not self.owner.counterparts.known(natural, self.owner.store.read(natural))
             self._fault(
                 at=key, place="input", call=call, distance=apart, expected=self.owner.store.keep(shown),
                 natural=natural, tensor=i, inside=False, unknown=unknown,
@@ -417,7 +331,7 @@ class _State:
     def _joined(self, key: Key, call: Call, natural: Array) -> tuple[Array, float] | None:
         """What several modules give, for a cell that does the work of all of them."""
         owner = self.owner
-        every = [owner._by_path.get(path, []) for path in owner.pairs[key[0]]]
+        every = [owner.counterparts.by_path.get(path, []) for path in owner.pairs[key[0]]]
         outputs = [owner.store.read(c[min(call.turn, len(c) - 1)].outputs[0]) for c in every if c]
         if len(outputs) < 2 or len({o.shape[:-1] for o in outputs}) > 1:
             return None
@@ -463,7 +377,7 @@ class _State:
             return proceed(*args, **kwargs)
         kept = self._keep(natural)
         position = -1 if self.last is None or self.last.call is None else self.last.call.index
-        candidates = self.owner.of_values(layer, kept, natural, self.used, position)
+        candidates = self.owner.counterparts.of_values(layer, kept, natural, self.used, position)
         suspect = (None if self.anchor is None else self.anchor.key) in self.suspects
         for call, order in candidates:
             swap: dict[int, Any] = {}
@@ -488,7 +402,7 @@ class _State:
                 key, name, layer, kept, call, cell, proceed, new_args, new_kwargs, out, False, len(self.run.seen), order
             )
         last = None if self.last is None else self.last.call
-        nearest = self.owner.of_position(layer, kept, self.used, last) if suspect else None
+        nearest = self.owner.counterparts.of_position(layer, kept, self.used, last) if suspect else None
         if nearest is None:
             out = proceed(*args, **kwargs)
             self._note(key, name, layer, kept, self._keep(self._arrays(out)[1]), None, False)

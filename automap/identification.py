@@ -13,18 +13,17 @@ soon as a cell sees a value that depends on all the modules among which was chos
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from automap import comparison
-from automap.arrangements import Option, Way
-from automap.candidates import LOOSE, Candidates, second
+from automap.arrangements import Option
+from automap.candidates import LOOSE, Candidates, Known, second
 from automap.dtypes import Array
-from automap.graph import Listing
 from automap.layouts import adapted, replaced
-from automap.running import Forward, Inputs, Module, Runner, Visit
+from automap.running import Forward, Inputs, Module, Visit
 from automap.search import Choice, Disagreement, Identified, Seen, around
-from automap.tracing import Call, Fingerprint, Trace, apart, distance, fingerprint, in_order, merged
+from automap.tracing import Call, Fingerprint, apart, distance, fingerprint, in_order, merged
 
 __all__ = ["Identified", "Identifier", "Seen"]
 
@@ -33,35 +32,21 @@ class Identifier(Candidates):
     """One search: it stands around every call of every cell (a :data:`automap.running.Watch`), and changes weights.
 
     Args:
-        trace: of the PyTorch network.
-        tolerance: for each call of the trace, how far apart fingerprints may be that are the same.
-        runner: of the MindSpore network, which is about to run.
-        listings: of both networks.
+        known: what is known before.
         outputs: what the PyTorch network gave, as its runner returns it.
-        value: the present values of a PyTorch parameter.
-        rank: how much speaks for a module and a cell without running them, 0 to 1.
         feed: PyTorch's own inputs and outputs of a call. With it, a cell that sees what PyTorch does not have is given
             what its counterpart saw, so that what follows can be told again.
-        pins: PyTorch names to MindSpore names that are settled.
-        held: what each MindSpore parameter has before its cell is told.
     """
 
     def __init__(
         self,
-        trace: Trace,
-        tolerance: Sequence[float],
-        runner: Runner,
-        listings: tuple[Listing, Listing],
+        known: Known,
         outputs: Any,
-        value: Callable[[str], Array],
-        rank: Callable[[Module, Module], float],
         feed: Callable[[int], tuple[list[Array], list[Array]]] | None = None,
-        pins: dict[str, str] | None = None,
-        held: Sequence[Way] = (),
     ) -> None:
-        super().__init__(trace, tolerance, runner, listings, value, rank, pins, held)
+        super().__init__(known)
         self.outputs, self.feed = outputs, feed
-        own = [path for path, m in runner.modules.items() if m.own]
+        own = [path for path, m in known.runner.modules.items() if m.own]
         self._inner = {path for path in own if any(o.startswith(f"{path}.") if path else o for o in own if o != path)}
         self._instead: list[tuple[Fingerprint, Array]] = []
         self._guesses: dict[str, int] = {}  # what else a cell may be that was fed as if it were a certain module

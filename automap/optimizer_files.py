@@ -18,7 +18,7 @@ from automap.optimizer_kinds import Kind, kind_called
 from automap.optimizer_links import positions_of
 from automap.optimizer_state import Listed, MindSporeOptimizer, OptimizerReport, TorchState, read_with_network
 from automap.optimizers import to_mindspore
-from automap.optimizers_back import Given, carry, given_of, key_of, state_of
+from automap.optimizers_back import Back, Given, given_of, key_of, state_of
 from automap.planning import Output, Plan, Task
 from automap.prefixes import prefix_change, renamed
 from automap.sources import open_source
@@ -127,7 +127,7 @@ def _to_torch(
     order = _in_order(plan, mapping, given, listing)
     optimizer = edge.from_spec(wanted.optimizer, wanted.args, order)
     state = state_of(optimizer)
-    carried = carry(mapping, given, state, listing, wanted.names, wanted.step)
+    carried = Back(mapping, given, state, listing, wanted.names, wanted.step).carried()
     tasks, state_dict = list(carried.tasks), dict[int, dict[str, Any]]()
     for i, slots in sorted(carried.slots.items()):
         state_dict[i] = {slot: Named(key_of(i, slot)) for slot in slots}

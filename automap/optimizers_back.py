@@ -101,7 +101,7 @@ def to_torch(
     if network is not None:
         listing = [(p.name, p.shape, p.dtype) for p in sources.open_source(network, "torch").listing()]
     mapping = mapping.invert() if mapping.reverse else mapping
-    carried = carry(mapping, given_of(mapping, given, kind), state_of(optimizer), listing, names, step)
+    carried = Back(mapping, given_of(mapping, given, kind), state_of(optimizer), listing, names, step).carried()
     arrays = arrays_of(carried.tasks)
     slots = {i: {slot: arrays[key_of(i, slot)] for slot in kept} for i, kept in carried.slots.items()}
     edge.load(optimizer, slots, carried.step, carried.rates)
@@ -116,15 +116,8 @@ def state_of(optimizer: Any) -> TorchState:
     return replace(state, shapes={i: {"": shape} for i, shape in shapes.items()})
 
 
-def carry(
-    mapping: ParameterMapping,
-    given: Given,
-    state: TorchState,
-    listing: Listed | None,
-    names: Sequence[str] | None,
-    step: int | None,
-) -> Carried:
-    """What makes the state of a PyTorch optimizer; no array is read for it.
+class Back:
+    """One way from MindSpore to PyTorch: what makes the state of a PyTorch optimizer; no array is read for it.
 
     Args:
         mapping: from PyTorch to MindSpore.
@@ -137,11 +130,6 @@ def carry(
     Raises:
         ConversionError: see ``apply_optimizer``.
     """
-    return _Back(mapping, given, state, listing, names, step).carried()
-
-
-class _Back:
-    """One way from MindSpore to PyTorch."""
 
     def __init__(
         self,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from automap import comparison, conversion, exercise, outline_doctor
 from automap.activations import Activations
 from automap.arrangements import Way
-from automap.candidates import UNSURE
+from automap.candidates import UNSURE, Known
 from automap.comparison import Comparison
 from automap.dtypes import Array
 from automap.effective import Effective
@@ -275,18 +275,17 @@ class Prover:
                 yield from ((i, i) for i in group)
 
     def _search(self, both: Effective, first: Testimony, account: Account, feed: Any) -> Identifier:
-        return Identifier(
+        known = Known(
             both.trace,
             account.tolerance,
             both.runner,
             both.listings,
-            first.outputs,
             both.value(first.value),
             self._rank(both),
-            both.feed(feed),
-            self.request.pins,
+            self.request.pins or {},
             list(both.within(self._ways(self.start))),
         )
+        return Identifier(known, first.outputs, both.feed(feed))
 
     def _ways(self, mapping: Mapping) -> Iterator[Way]:
         """The entries as ways."""
