@@ -18,6 +18,9 @@ TOLERANCE = {"float64": 1e-9, "float32": 1e-5, "float16": 2e-3, "bfloat16": 1.6e
 #: How far rounding moves a value is known from samples; the greatest difference may be so many times larger.
 SPREAD = 8.0
 
+#: In the place of an output, where there is none because the port raises an error.
+REFUSED = "the run"
+
 #: Whether the numbers differ, or already the form of the outputs.
 Problem = Literal["", "values", "shape", "structure", "not a number"]
 

@@ -19,8 +19,9 @@ from automap.dtypes import Array, is_exact, is_float, is_same, widen
 from automap.errors import ConversionError
 from automap.executing import in_memory
 from automap.fitting import Wishes
-from automap.graph import Framework
+from automap.graph import Framework, Listing
 from automap.lora import Merge
+from automap.mapping import Mapping as ParameterMapping
 from automap.planning import MAX_LOST, TITLES, AnyMapping, Planner, as_mapping, open_state
 from automap.prefixes import prefix_change, renamed
 from automap.specs import framework_of, is_model
@@ -117,6 +118,31 @@ def apply(
     if report is None and (unasked or filled.overflow or filled.coarse or filled.underflow):
         warnings.warn(f"apply: {filled} (give report=ConversionReport() to have this as a value)", stacklevel=2)
     return out
+
+
+def for_a_run(mapping: ParameterMapping, state: Dict[str, Array], target: Listing) -> dict[str, Array]:
+    """What a mapping makes of weights that a network is run with: what casts lose, its outputs show.
+
+    Args:
+        mapping: its entries have their weights in ``state``.
+        state: PyTorch's weights by name.
+        target: the MindSpore network's listing.
+
+    Raises:
+        ConversionError: as :func:`apply` does, but for what a cast loses.
+    """
+    report = ConversionReport()  # so that a cast is no warning
+    made: dict[str, Array] = apply(
+        mapping,
+        state,
+        framework="numpy",
+        target=target,
+        report=report,
+        allow_nan=True,
+        allow_overflow=True,
+        max_lost=1.0,
+    )
+    return made
 
 
 def load(

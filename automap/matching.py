@@ -23,7 +23,7 @@ from automap.assignment import assign
 from automap.exchanges import Move, moves
 from automap.objective import ORDER, TRUSTED, Problem, Solution, increasing, pattern
 from automap.scoring import Floats, Ints
-from automap.straightening import counted, partners
+from automap.straightening import Partners, counted, partners
 
 ROUNDS = 8  # of annealing
 WARM_UP = 4  # rounds in which a start leaves a part of the evidence out
@@ -151,25 +151,22 @@ class Matcher(Problem):
         every = np.array([bool(blocks.crossed(u, v)) for u, v in ends], dtype=bool)
         return chosen[every[chosen]], every
 
-    def _in_crossed_blocks(self, chosen: Ints) -> Iterator[int]:
+    def _off_their_blocks(self, chosen: Ints) -> Iterator[int]:
+        """Left layers that go elsewhere than the blocks around them, or stand in lists where some do."""
+        ends = [(int(self.c.left[k]), int(self.c.right[k])) for k in chosen]
+        blocks = partners(self.left, self.right, ends)
+        yield from self._in_crossed_blocks(chosen, ends, blocks)
+        yield from (u for u, v in ends if blocks.astray(u, v))
+
+    def _in_crossed_blocks(self, chosen: Ints, ends: list[tuple[int, int]], blocks: Partners) -> Iterator[int]:
         """Left layers in lists of blocks between which a pair leads from one to the counterpart of another."""
         wrong, every = self._crossing(chosen)
         wrong = self._unforced(wrong, every)
-        if not len(wrong):
-            return
-        ends = [(int(self.c.left[k]), int(self.c.right[k])) for k in chosen]
-        blocks = partners(self.left, self.right, ends)
         hit = {x for k in wrong.tolist() for x in blocks.crossed(int(self.c.left[k]), int(self.c.right[k]))}
         for u, v in ends:
             around = [("torch", *a[:-1]) for a in blocks.left[u]] + [("mindspore", *b[:-1]) for b in blocks.right[v]]
             if not hit.isdisjoint(around):
                 yield u
-
-    def _astray(self, chosen: Ints) -> Iterator[int]:
-        """Left layers that are taken for one of a block that belongs to another one, in another list."""
-        ends = [(int(self.c.left[k]), int(self.c.right[k])) for k in chosen]
-        blocks = partners(self.left, self.right, ends)
-        yield from (u for u, v in ends if blocks.astray(u, v))
 
     def _unforced(self, wrong: Ints, every: NDArray[np.bool_]) -> Ints:
         """Of pairs that cross blocks, those of modules that could do otherwise.
@@ -255,9 +252,7 @@ class Matcher(Problem):
             out.pop(u, None)
             if 2 * len(told) > len(peers):
                 out[u] = Doubt(told[len(told) // 2], -1)
-        for u in self._in_crossed_blocks(chosen):
-            out[u] = Doubt(0.0, out[u].instead if u in out else -1)
-        for u in self._astray(chosen):
+        for u in self._off_their_blocks(chosen):
             out[u] = Doubt(0.0, out[u].instead if u in out else -1)
         self._spread(out, chosen)
         return out

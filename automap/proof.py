@@ -38,9 +38,6 @@ if TYPE_CHECKING:
 #: were called may be computed for them: each exchange is a search of its own.
 MOST_EXCHANGES, MOST_EXCHANGED = 12, 25
 
-#: In the place of an output, where there is none because the port raises an error.
-_REFUSED = "the run"
-
 #: Makes the mapping anew: it is given what running the networks has settled.
 Settle = Callable[[Sequence[Way]], Mapping]
 
@@ -150,7 +147,7 @@ class Prover:
     def _idle_pieces(self, mapping: Mapping, testimony: Testimony) -> frozenset[str]:
         """Of what the port keeps apart, the pieces that have no effect on its outputs."""
         pieces = [name for e in mapping.entries if len(e.mindspore) > 1 for name in e.mindspore]
-        if not pieces or any(c.where == _REFUSED for c in self.comparisons):
+        if not pieces or any(c.where == comparison.REFUSED for c in self.comparisons):
             return frozenset(pieces)  # a port that does not run shows nothing of them
         forward, seed = self.request.ms_forward, self.witness.seeds[-1]
         with self.runner.holding(self._made(mapping, testimony)):
@@ -178,7 +175,7 @@ class Prover:
         if opinion is None or opinion.exit_code != 3:
             raise outline_doctor.refused(error, opinion) from error
         self.opinions.append(opinion)
-        self.comparisons.append(Comparison(_REFUSED, run, "structure", str(error)))
+        self.comparisons.append(Comparison(comparison.REFUSED, run, "structure", str(error)))
 
     def _examine(self, mapping: Mapping, testimony: Testimony) -> None:
         """Where the outputs of a run differ: why. Once something stays unexplained, further runs are not asked."""
@@ -341,18 +338,7 @@ class Prover:
         if not mapping.entries:
             return {}
         state = {name: testimony.value(name) for e in mapping.entries for name in e.torch}
-        report = conversion.ConversionReport()  # so that a cast is no warning: the outputs show what it loses
-        made: dict[str, Array] = conversion.apply(
-            mapping,
-            state,
-            framework="numpy",
-            target=self.target,
-            report=report,
-            allow_nan=True,
-            allow_overflow=True,
-            max_lost=1.0,
-        )
-        return made
+        return conversion.for_a_run(mapping, state, self.target)
 
     def _as_long(self, entry: Entry) -> bool:
         """Whether what an entry makes has as many numbers as the parameters that it is for."""

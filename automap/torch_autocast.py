@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -71,9 +71,9 @@ class Autocast:
         torch.clear_autocast_cache()
         way.__enter__, way.__exit__ = entered, left
         try:
-            with torch.autocast(device, enabled=False) if ambient and self.off else _nothing():
+            with torch.autocast(device, enabled=False) if ambient and self.off else nullcontext():
                 seeing = self._looks(device, first=self.off and not self._ran)
-                products = _Seeing(self.products, _PRODUCTS) if self.thorough and not self.products else _nothing()
+                products = _Seeing(self.products, _PRODUCTS) if self.thorough and not self.products else nullcontext()
                 try:
                     with products:
                         yield
@@ -92,11 +92,6 @@ class Autocast:
         seeing = _Seeing(self.low if first else self.seen)
         seeing.__enter__()
         return seeing
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
 
 
 class _Seeing(TorchDispatchMode):  # type: ignore[misc]  # untyped in torch

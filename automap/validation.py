@@ -35,9 +35,6 @@ __all__ = ["Validation", "validate"]
 #: How many different inputs are drawn, where they are drawn.
 DRAWS = 2
 
-#: In the place of an output, where there is none because the port raises an error.
-_REFUSED = "the run"
-
 #: Where rounding alone moves an output by more than this part of its scale, agreement says little.
 _TOO_NOISY = 1e-2
 
@@ -225,7 +222,7 @@ class Run:
                 answers = [self.mindspore.run(x, self.ms_forward) for x in drawn]
         except InputError as error:
             opinion = consultation.of_a_refusal(self._case(drawn[0], state, made, spread), expected[0], error)
-            nothing = (Comparison(_REFUSED, 0, "structure", str(error)),)
+            nothing = (Comparison(comparison.REFUSED, 0, "structure", str(error)),)
             told = tuple(self.assumptions)
             return Validation(
                 False, opinion.verdict, opinion.exit_code, nothing, told, (), probe.describe(), self.seed,
@@ -394,7 +391,7 @@ def _in_float32(run: Run, probe: Probe | None, weights: Any) -> Validation | Non
             low = precision.still_low(wide.torch, wide.mindspore)
     except (InputError, NotRunnableError):
         return None
-    if not result.passed and (low or any(c.where == _REFUSED for c in result.outputs)):
+    if not result.passed and (low or any(c.where == comparison.REFUSED for c in result.outputs)):
         return None
     if wide.probe is None or any(not c.passed for c in result.outputs):
         words = precision.Narrow.of(run.torch, run.mindspore).words
