@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -61,6 +61,23 @@ def find_state_dict(loaded: Any, text: str) -> tuple[dict[str, Any], tuple[str, 
     for key in _loss_scales(loaded):
         notes.append(f"{text}: a loss scale, under {key}, is beside it; convert takes it with --optimizer")
     return tensors, tuple(notes)
+
+
+def dicts_in(loaded: Any, wanted: Callable[[Mapping[Any, Any]], bool]) -> dict[str, Mapping[Any, Any]]:
+    """The dicts of some kind in a checkpoint, at most four deep, by where they are: ``trainer.optimizer``."""
+    found: dict[str, Mapping[Any, Any]] = {}
+
+    def look(value: Any, where: str, depth: int) -> None:
+        if not isinstance(value, Mapping) or depth > 4:
+            return
+        if wanted(value):
+            found[where] = value
+            return
+        for key, inner in value.items():
+            look(inner, f"{where}.{key}".strip("."), depth + 1)
+
+    look(loaded, "", 0)
+    return found
 
 
 def optimizers_in(loaded: Any) -> list[str]:

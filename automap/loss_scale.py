@@ -16,12 +16,16 @@ from typing import Any
 
 import numpy as np
 
+from automap.checkpoints import dicts_in
 from automap.dtypes import Array
 from automap.errors import ConversionError
 from automap.specs import article, framework_of
 
 #: The entries of ``GradScaler.state_dict()``.
 _KEYS = {"scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker"}
+
+#: Those of NVIDIA's apex.
+_APEX = {"loss_scale", "unskipped"}
 
 #: MindSpore's names: of the scale, the steps so far (from 1), the last one at which the scale changed; in ``amp``, of
 #: the scale and the steps since it changed.
@@ -176,36 +180,30 @@ def find(loaded: Any, text: str) -> tuple[str, LossScale] | None:
     Raises:
         ConversionError: there is more than one.
     """
-    found: dict[str, LossScale] = {}
-
-    def look(value: Any, where: str, depth: int) -> None:
-        if not isinstance(value, Mapping) or depth > 4:
-            return
-        if value.keys() >= _KEYS:
-            found[where] = LossScale(
-                "GradScaler",
-                _number(value["scale"]),
-                True,
-                int(_number(value["_growth_tracker"])),
-                _number(value["growth_factor"]),
-                _number(value["backoff_factor"]),
-                int(_number(value["growth_interval"])),
-            )
-        elif value.keys() == {"loss_scale", "unskipped"}:
-            # NVIDIA's apex keeps the defaults of its LossScaler out of the state.
-            found[where] = LossScale(
-                "apex's LossScaler", _number(value["loss_scale"]), True, int(value["unskipped"]), 2.0, 0.5, 2000
-            )
-        else:
-            for key, inner in value.items():
-                look(inner, f"{where}.{key}".strip("."), depth + 1)
-
-    look(loaded, "", 0)
+    found = dicts_in(loaded, lambda value: value.keys() >= _KEYS or value.keys() == _APEX)
     if len(found) > 1:
         raise ConversionError(
             f"{text} holds {len(found)} loss scales ({', '.join(found)}): give the one meant, as a dict"
         )
-    return next(iter(found.items()), None)
+    where, state = next(iter(found.items()), ("", None))
+    return None if state is None else (where, _in_torch(state))
+
+
+def _in_torch(state: Mapping[Any, Any]) -> LossScale:
+    """The scale in a state of PyTorch's or apex's."""
+    if state.keys() == _APEX:  # which keeps the defaults of its LossScaler out of the state
+        return LossScale(
+            "apex's LossScaler", _number(state["loss_scale"]), True, int(state["unskipped"]), 2.0, 0.5, 2000
+        )
+    return LossScale(
+        "GradScaler",
+        _number(state["scale"]),
+        True,
+        int(_number(state["_growth_tracker"])),
+        _number(state["growth_factor"]),
+        _number(state["backoff_factor"]),
+        int(_number(state["growth_interval"])),
+    )
 
 
 def parameters(scale: LossScale) -> dict[str, Array]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from automap import sources
-from automap.checkpoints import find_state_dict
+from automap.checkpoints import dicts_in, find_state_dict
 from automap.errors import ConversionError, SourceError
 from automap.graph import Shape
 from automap.listing_files import dtype_name
@@ -190,18 +190,7 @@ def find_state(loaded: Any, text: str = "the checkpoint") -> Mapping[str, Any]:
     Raises:
         ConversionError: there is none, or more than one.
     """
-    found: dict[str, Mapping[str, Any]] = {}
-
-    def look(value: Any, where: str, depth: int) -> None:
-        if not isinstance(value, Mapping) or depth > 4:
-            return
-        if {"state", "param_groups"} <= set(value):
-            found[where] = value
-            return
-        for key, inner in value.items():
-            look(inner, f"{where}.{key}".strip("."), depth + 1)
-
-    look(loaded, "", 0)
+    found = dicts_in(loaded, lambda value: {"state", "param_groups"} <= set(value))
     if not found:
         keys = ", ".join(map(str, list(loaded)[:5])) if isinstance(loaded, Mapping) else type(loaded).__name__
         raise ConversionError(f"{text} holds no state of an optimizer, but {keys}: save optimizer.state_dict() in it")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from automap.checkpoints import optimizers_in
+from automap.checkpoints import dicts_in, optimizers_in
 from automap.errors import InputError
 from automap.optimizer_kinds import TORCH_NAMES
 from automap.optimizer_names import positions
@@ -105,17 +105,7 @@ def _schedule(loaded: Any, text: str) -> Mapping[str, Any] | None:
     Raises:
         InputError: there are several.
     """
-    found: dict[str, Mapping[str, Any]] = {}
-
-    def look(value: Any, where: str, depth: int) -> None:
-        if isinstance(value, Mapping) and depth < 5:
-            if {"last_epoch", "_last_lr"} <= value.keys():
-                found[where] = value
-                return
-            for key, inner in value.items():
-                look(inner, f"{where}.{key}".strip("."), depth + 1)
-
-    look(loaded, "", 0)
+    found = dicts_in(loaded, lambda value: {"last_epoch", "_last_lr"} <= value.keys())
     if len(found) > 1:
         raise InputError(f"{text} holds the states of {len(found)} schedulers ({', '.join(found)}): give it with one")
     return next(iter(found.values()), None)
